@@ -1,0 +1,1 @@
+"""What each number format can give on this card."""

@@ -1,0 +1,1 @@
+"""The judge is judged. May import everything; nothing imports it."""

@@ -1,0 +1,1 @@
+"""What each format did to the weights."""

@@ -1,0 +1,1 @@
+"""The workshop the suites share. Imports quantkit, never a suite."""

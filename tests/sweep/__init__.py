@@ -1,0 +1,1 @@
+"""Load on each build: cells of concurrent requests and prompt lengths."""

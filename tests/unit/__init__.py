@@ -1,0 +1,1 @@
+"""The package itself: golden rows, properties, attacks. Seconds, any machine."""
