@@ -44,7 +44,9 @@ def _machine(name: str, record: dict[str, Any]) -> Machine:
     try:
         return Machine(name=name, **{**record, "devices": tuple(record.get("devices", ()))})
     except TypeError as wrong:
-        raise UnknownMachine(f"record {name} in machines.toml", got=wrong, expected="the keys of Machine") from None
+        raise UnknownMachine(
+            f"record {name} in machines.toml", got=wrong, expected="the keys of Machine"
+        ) from None
 
 
 def read_machines(path: Path) -> dict[str, Machine]:

@@ -1,0 +1,130 @@
+"""pytest plugin: the command line that all suites share, and the run's settings made from it.
+
+Declares options as a table; every default stands here and nowhere else. Imports no suite.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+from _pytest.mark.expression import Expression
+
+from quantkit.errors import QuantkitError
+from quantkit.machines import Machine, machines
+from tests.support.machine import detected
+from tests.support.settings import GATES, GRIDS, Settings, named_builds
+
+SETTINGS = pytest.StashKey[Settings]()
+
+OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
+    (
+        "--source",
+        {"default": "tests/nano/checkpoint", "help": "QAT checkpoint that every build is made from"},
+    ),
+    (
+        "--bf16-source",
+        {"default": "", "help": "another checkpoint to serve as bf16; the QAT copy is then bf16qat"},
+    ),
+    ("--builds", {"default": "all", "help": "comma-separated builds, or all"}),
+    ("--checkpoints", {"default": "checkpoints", "help": "folder that builds are made in and found in"}),
+    ("--run", {"default": "", "help": "folder of this run; named again, the run resumes"}),
+    (
+        "--from",
+        {"default": "", "dest": "from_runs", "help": "comma-separated runs that --force-regen merges"},
+    ),
+    (
+        "--retry-failed",
+        {"action": "store_true", "help": "measure again what failed in the run that is resumed"},
+    ),
+    ("--grid", {"default": "smoke", "choices": GRIDS, "help": "cells of the sweep"}),
+    ("--rows", {"default": "1,8,64", "help": "comma-separated rows of the timed matrix products"}),
+    ("--image", {"default": "", "help": "engine image as REF@sha256:..., instead of the machine's"}),
+    (
+        "--engine-arg",
+        {"action": "append", "default": [], "help": "further argument for vLLM, may be repeated"},
+    ),
+    ("--engine-env", {"action": "append", "default": [], "help": "NAME=VALUE for vLLM, may be repeated"}),
+    ("--gate", {"default": "baseline", "choices": GATES, "help": "what the run is compared with"}),
+    (
+        "--accept-regression",
+        {"default": "", "help": "reason for which --force-regen may write a worse baseline"},
+    ),
+    ("--price", {"type": float, "default": None, "help": "US dollars an hour of this machine"}),
+    ("--budget", {"type": float, "default": None, "help": "US dollars after which no further item starts"}),
+    (
+        "--dry-run",
+        {"action": "store_true", "help": "say what would run, for how long and for how much; run nothing"},
+    ),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the shared options."""
+    group = parser.getgroup("quantkit")
+    for name, kwargs in OPTIONS:
+        group.addoption(name, **kwargs)
+
+
+def demanded(markexpr: str) -> Machine | None:
+    """The machine that ``-m`` asks for: one whose mark decides the expression."""
+    if not markexpr:
+        return None
+    expression = Expression.compile(markexpr)
+
+    def holds(only: str) -> bool:
+        return expression.evaluate(lambda mark, /, **_kwargs: mark == only)
+
+    return next((machine for name, machine in machines().items() if holds(name) and not holds("")), None)
+
+
+def _run_folder(option: pytest.Config) -> Path:
+    if not option.getoption("run"):  # set, so that xdist's workers are told the same
+        option.option.run = f"runs/{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path(option.getoption("run")).resolve()
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise pytest.UsageError(f"--engine-env, got {text!r}, expected NAME=VALUE")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _settings(config: pytest.Config) -> Settings:
+    get = config.getoption
+    machine = demanded(get("markexpr")) or detected()
+    return Settings(
+        source=Path(get("source")).resolve(),
+        bf16_source=Path(get("bf16_source")).resolve() if get("bf16_source") else None,
+        builds=named_builds(get("builds"), bool(get("bf16_source"))),
+        checkpoints=Path(get("checkpoints")).resolve(),
+        run=_run_folder(config),
+        from_runs=tuple(Path(run).resolve() for run in get("from_runs").split(",") if run),
+        retry_failed=get("retry_failed"),
+        grid=get("grid"),
+        rows=tuple(int(rows) for rows in get("rows").split(",")),
+        image=get("image") or machine.image,
+        engine_args=tuple(get("engine_arg")),
+        engine_env=_pairs(get("engine_env")),
+        gate=get("gate"),
+        accept_regression=get("accept_regression"),
+        price=machine.usd_per_hour if get("price") is None else get("price"),
+        budget=get("budget"),
+        dry_run=get("dry_run"),
+        machine=machine,
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the settings once; a wrong value is one sentence, not a traceback."""
+    try:
+        config.stash[SETTINGS] = _settings(config)
+    except QuantkitError as wrong:
+        raise pytest.UsageError(str(wrong)) from None
+
+
+@pytest.fixture(scope="session")
+def settings(pytestconfig: pytest.Config) -> Settings:
+    """The run's settings."""
+    return pytestconfig.stash[SETTINGS]
