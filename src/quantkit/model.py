@@ -124,8 +124,12 @@ def _head(c: TextConfig, at: Layer) -> tuple[int, ...]:
 
 GEMMA4_LAYER = (
     Row("self_attn.q_proj.weight", LINEAR, lambda c, at: (at.q_rows, c.hidden_size)),
-    Row("self_attn.k_proj.weight", LINEAR, lambda c, at: (at.kv_rows, c.hidden_size), lambda c, at: at.owns_kv),
-    Row("self_attn.v_proj.weight", LINEAR, lambda c, at: (at.kv_rows, c.hidden_size), lambda c, at: at.owns_v),
+    Row(
+        "self_attn.k_proj.weight", LINEAR, lambda c, at: (at.kv_rows, c.hidden_size), lambda c, at: at.owns_kv
+    ),
+    Row(
+        "self_attn.v_proj.weight", LINEAR, lambda c, at: (at.kv_rows, c.hidden_size), lambda c, at: at.owns_v
+    ),
     Row("self_attn.o_proj.weight", LINEAR, lambda c, at: (c.hidden_size, at.q_rows)),
     Row("mlp.gate_proj.weight", LINEAR, lambda c, at: (at.intermediate, c.hidden_size)),
     Row("mlp.up_proj.weight", LINEAR, lambda c, at: (at.intermediate, c.hidden_size)),

@@ -59,7 +59,9 @@ def _size(text: Mapping[str, Any], key: str, default: int | None = None, least: 
     value = text.get(key, default)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_SIZE:
-        raise UnknownModel(f"{key} in config.json", got=repr(value), expected=f"an integer of {least} or more")
+        raise UnknownModel(
+            f"{key} in config.json", got=repr(value), expected=f"an integer of {least} or more"
+        )
     return value
 
 
