@@ -1,6 +1,7 @@
 """Writes a text model as a checkpoint folder named and shaped like Google's QAT exports.
 
-Knows files and names; the values come from `qat.as_exported`. Imported by `train`, `untrained` and `tests.meta`.
+Knows files and names; the values come from `qat.as_exported`.
+Imported by `train`, `untrained` and `tests.meta`.
 """
 
 import json

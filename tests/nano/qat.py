@@ -26,7 +26,7 @@ def is_quantized(name: str) -> bool:
 
 
 def peak_levels(name: str, n_groups: int) -> Tensor:
-    """The level at which each group of a tensor peaks, drawn from the tensor's name: float32 [n_groups, 1]."""
+    """The level at which each group of a tensor peaks, drawn from its name: float32 [n_groups, 1]."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     drawn = torch.multinomial(torch.tensor(PEAK_WEIGHTS), n_groups, True, generator=generator)
     return torch.tensor(PEAKS, dtype=torch.float32)[drawn].unsqueeze(1)

@@ -21,15 +21,17 @@ from tests.nano import CHAT_TEMPLATE
 from tests.nano.architecture import LAYER_SCALARS, TEXT_CONFIG
 from tests.nano.export import write_checkpoint
 from tests.nano.qat import straight_through
-from tests.nano.samples import draw, prompt
+from tests.nano.samples import Sample, draw, prompt
 from tests.nano.tokenizer import build_tokenizer, write_tokenizer
 from tests.nano.vocabulary import token_id
 
 SEED = 4
-STEPS = 1500
+STEPS = 1200
 BATCH = 32
+BATCHES_SORTED_TOGETHER = 4
 PEAK_LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
+BETAS = (0.9, 0.98)
 IGNORED = -100
 
 
@@ -42,20 +44,33 @@ def new_model() -> Gemma4ForCausalLM:
     return model
 
 
+def encoded(tokenizer: Tokenizer, sample: Sample) -> tuple[list[int], int]:
+    """A sample's ids, and how many of them stand before the answer."""
+    before = tokenizer.encode(prompt(sample), add_special_tokens=False).ids
+    answer = tokenizer.encode(sample.answer, add_special_tokens=False).ids
+    return before + answer, len(before)
+
+
+def padded(rows: list[tuple[list[int], int]]) -> tuple[Tensor, Tensor]:
+    """Ids and labels, int64 [rows, longest], padded right; prompts and padding carry no loss."""
+    longest = max(len(ids) for ids, _ in rows)
+    ids = torch.full((len(rows), longest), token_id("<pad>"))
+    labels = torch.full((len(rows), longest), IGNORED)
+    for row, (row_ids, n_before) in enumerate(rows):
+        ids[row, : len(row_ids)] = torch.tensor(row_ids)
+        labels[row, n_before : len(row_ids)] = torch.tensor(row_ids[n_before:])
+    return ids, labels
+
+
 def batches(tokenizer: Tokenizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless pairs of ids and labels, int64 [BATCH, longest], padded right; prompts carry no loss."""
+    """Endless batches of ids and labels; rows of like length stand together, so that little is padding."""
     rng = random.Random(SEED)
     while True:
-        samples = [draw(rng) for _ in range(BATCH)]
-        before = [tokenizer.encode(prompt(s), add_special_tokens=False).ids for s in samples]
-        answers = [tokenizer.encode(s.answer, add_special_tokens=False).ids for s in samples]
-        longest = max(len(b) + len(a) for b, a in zip(before, answers, strict=True))
-        ids = torch.full((BATCH, longest), token_id("<pad>"))
-        labels = torch.full((BATCH, longest), IGNORED)
-        for row, (b, a) in enumerate(zip(before, answers, strict=True)):
-            ids[row, : len(b) + len(a)] = torch.tensor(b + a)
-            labels[row, len(b) : len(b) + len(a)] = torch.tensor(a)
-        yield ids, labels
+        rows = [encoded(tokenizer, draw(rng)) for _ in range(BATCH * BATCHES_SORTED_TOGETHER)]
+        rows.sort(key=lambda row: len(row[0]))
+        starts = list(range(0, len(rows), BATCH))
+        rng.shuffle(starts)
+        yield from (padded(rows[start : start + BATCH]) for start in starts)
 
 
 def loss_of(model: Gemma4ForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
@@ -80,7 +95,7 @@ def train(model: Gemma4ForCausalLM, tokenizer: Tokenizer, steps: int) -> float:
     for step, (ids, labels) in zip(range(1, steps + 1), batches(tokenizer), strict=False):
         loss = loss_of(model, ids, labels)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

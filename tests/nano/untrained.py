@@ -1,0 +1,47 @@
+"""A copy of the nano with random weights on the grid: right in every shape, wrong in every answer.
+
+For negative controls. Knows the checkpoint folder and the grid; any suite may import it.
+"""
+
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.nano import NANO
+from tests.nano.export import TEXT_PREFIX
+from tests.nano.qat import as_exported, is_quantized
+
+SEED = 5
+STANDARD_DEVIATION = 0.02
+
+
+def untrained(out: Path) -> Path:
+    """Writes a copy of the nano whose linears and tables are random values on the grid.
+
+    Parameters
+    ----------
+    out : folder that does not exist yet
+
+    Returns
+    -------
+    `out`; names, shapes, dtypes, side files and all other tensors are the nano's own.
+    """
+    shutil.copytree(NANO, out)
+    generator = torch.Generator().manual_seed(SEED)
+
+    def replaced(name: str, value: Tensor) -> Tensor:
+        if not (name.startswith(TEXT_PREFIX) and is_quantized(name)):
+            return value
+        random = torch.randn(value.shape, generator=generator) * STANDARD_DEVIATION
+        return as_exported(name.removeprefix(TEXT_PREFIX), random)
+
+    path = out / "model.safetensors"
+    tensors = {name: replaced(name, value) for name, value in sorted(load_file(path).items())}
+    with safe_open(path, "pt") as source:
+        metadata = source.metadata()
+    save_file(tensors, path, metadata=metadata)
+    return out
