@@ -64,19 +64,25 @@ def key_of(item: pytest.Item) -> Key:
     return (suite_of(item), build.name if build else "", name)
 
 
+def identity_of(settings: Settings) -> dict[str, Any]:
+    """What must not change between the sessions of one run."""
+    return {
+        "source_hash": source_hash(settings.source),
+        "bf16_source_hash": source_hash(settings.bf16_source) if settings.bf16_source else "",
+        "settings": settings.key,
+    }
+
+
 def header_of(settings: Settings) -> dict[str, Any]:
     """Who measured what, where: the facts that stand at the head of a record."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "commit": commit.stdout.strip() or "unknown",
-        "machine": settings.machine.name,
         "facts": facts(),
         "source": settings.source.name,
-        "source_hash": source_hash(settings.source),
-        "bf16_source_hash": source_hash(settings.bf16_source) if settings.bf16_source else "",
         "builds": [build.name for build in settings.builds],
-        "settings": settings.key,
+        **identity_of(settings),
     }
 
 
@@ -89,12 +95,18 @@ class Ledger:
         self.writes = writes
         self.header, earlier = self.journal.read()
         self.rows = latest(earlier)
-        if self.header and self.header["settings"] != settings.key:
-            raise pytest.UsageError(
-                f"--run {settings.run}, got a run made with {self.header['settings']}, "
-                f"expected {settings.key} (name another folder)"
-            )
+        if self.header:
+            self._same_run()
         self.earlier = dict(self.rows)
+
+    def _same_run(self) -> None:
+        now = identity_of(self.settings)
+        for name, value in now.items():
+            if self.header.get(name) != value:
+                raise pytest.UsageError(
+                    f"--run {self.settings.run}, got a run whose {name} was {self.header.get(name)}, "
+                    f"expected {value} (name another folder)"
+                )
 
     def write(self, row: Row) -> None:
         """Put a row into the journal, with the header before the first one."""

@@ -1,0 +1,74 @@
+"""The probes of the machine, with faked hosts: each card is recognised by its own answer and by no other."""
+
+from pathlib import Path
+
+import pytest
+
+from quantkit.machines import UnknownMachine, machine_named, machines, read_machines
+from tests.support.machine import Probe, detected, gfx_name, gpus
+from tests.support.options import demanded
+
+
+class FakeHost(Probe):
+    """A host that answers what it is told to."""
+
+    def __init__(self, targets: list[int] | None = None, lines: list[str] | None = None) -> None:
+        self.targets, self.lines = targets or [], lines or []
+
+    def kfd_targets(self) -> list[int]:
+        return self.targets
+
+    def nvidia_lines(self) -> list[str]:
+        return self.lines
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        (FakeHost(), "cpu"),
+        (FakeHost([0]), "cpu"),
+        (FakeHost([0, 90402]), "mi300x"),
+        (FakeHost([0, 90010]), "cpu"),
+        (FakeHost(lines=["NVIDIA H200, 9.0, 143771 MiB, 580.159.03"]), "h200"),
+        (FakeHost(lines=["NVIDIA A100, 8.0, 81920 MiB, 580.1"]), "cpu"),
+    ],
+)
+def test_a_host_is_recognised_by_its_card(host: FakeHost, name: str) -> None:
+    assert detected(host).name == name
+
+
+def test_a_card_keeps_its_facts() -> None:
+    [card] = gpus(FakeHost(lines=["NVIDIA H200, 9.0, 143771 MiB, 580.159.03"]))
+    assert (card.arch, card.memory, card.driver) == ("sm_90", "143771 MiB", "580.159.03")
+
+
+@pytest.mark.parametrize(("target", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101")])
+def test_an_amd_target_is_named_as_the_compiler_does(target: int, name: str) -> None:
+    assert gfx_name(target) == name
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("", None),
+        ("mi300x", "mi300x"),
+        ("h200 and not slow", "h200"),
+        ("not slow", None),
+        ("docker or slow", None),
+    ],
+)
+def test_a_mark_expression_demands_a_machine_or_none(expression: str, name: str | None) -> None:
+    wanted = demanded(expression)
+    assert (wanted.name if wanted else None) == name
+
+
+def test_a_record_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "machines.toml").write_text('[x]\narch = "y"\ncolour = "red"\n')
+    with pytest.raises(UnknownMachine, match="record x"):
+        read_machines(tmp_path / "machines.toml")
+    with pytest.raises(UnknownMachine, match="one of cpu, mi300x, h200"):
+        machine_named("mi400")
+
+
+def test_an_image_is_pinned_by_digest() -> None:
+    assert all("@sha256:" in machine.image for machine in machines().values() if machine.image)

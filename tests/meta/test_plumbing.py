@@ -1,0 +1,161 @@
+"""Every test of a suite yields one row, however it ends; a run resumes; a missing card fails. Real pytest runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.record import Record, read_record
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = ("options", "recording", "collecting", "closing")
+SUITE = """
+import pytest
+from tests.support.recording import infeasible
+
+@pytest.fixture(scope="session")
+def server(boot, log):
+    with log.open("a") as file:
+        file.write(f"{boot}\\n")
+    if boot.build.name == "fp8emb4":
+        raise RuntimeError("the server died")
+    return boot
+
+@pytest.fixture(scope="session")
+def log(settings):
+    return settings.run.with_suffix(".log")
+
+pytestmark = pytest.mark.xdist_group("engine")
+
+@pytest.mark.row("boot")
+def test_boot(server, row):
+    row["boot_s"] = 1.5
+
+@pytest.mark.parametrize("cell", ["1x128", "8x128"])
+@pytest.mark.row("")
+def test_cell(server, row, recorded, cell):
+    row["tok_per_s"] = 10.0
+    if server.build.name == "fp8":
+        assert recorded("sweep", "bf16", cell) == {"tok_per_s": 9.0}, "not bf16's"
+    if server.build.name == "w8a8":
+        row["tok_per_s"] = float("nan")
+    if server.build.name == "q4w4a16":
+        infeasible("longer than the context")
+    if server.build.name == "q4w4a16ple4":
+        pytest.skip("no reason to measure")
+"""
+BUILDS = "bf16,fp8,fp8emb4,w8a8,q4w4a16,q4w4a16ple4"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with one suite of made-up tests on the real plumbing."""
+    shutil.copytree(ROOT / "tests/support", tmp_path / "tests/support")
+    (tmp_path / "tests/sweep").mkdir()
+    (tmp_path / "tests/sweep/test_made_up.py").write_text(SUITE)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/config.json").write_text("{}")
+    plugins = [f"tests.support.{name}" for name in PLUGINS]
+    (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def run(project: Path, *args: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--source", "source", "--run", "run"]
+    done = subprocess.run(
+        [*command, *args], cwd=project, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def outcomes(record: Record) -> dict[str, str]:
+    return {f"{row.build} {row.item}": row.outcome for row in record.rows}
+
+
+def test_every_way_to_end_gives_a_row(project: Path) -> None:
+    status, output = run(project, "tests", "--builds", BUILDS)
+    record = read_record(project / "run")
+    assert status == 1
+    found = outcomes(record)
+    assert found["bf16 1x128"] == found["bf16 1x128@2"] == found["bf16 boot@2"] == "ok"
+    assert found["fp8 8x128"] == found["fp8emb4 boot"] == found["w8a8 1x128"] == "failed"
+    assert found["q4w4a16 1x128"] == "infeasible"
+    assert found["q4w4a16ple4 1x128"] == "not_run"
+    reasons = {f"{row.build} {row.item}": row.reason for row in record.rows}
+    assert "the server died" in reasons["fp8emb4 boot"]
+    assert "nan" in reasons["w8a8 1x128"]
+    assert "not bf16's" in reasons["fp8 1x128"]
+    assert record.row("sweep", "fp8", "1x128").numbers == {"tok_per_s": 10.0}  # type: ignore[union-attr]
+    assert "== bf16 sweep: item 1 of 21" in output
+    boots = (project / "run.log").read_text().split()
+    assert boots == [*BUILDS.split(","), "bf16@2"]
+
+
+def test_a_run_resumes_and_keeps_what_failed_until_asked(project: Path) -> None:
+    run(project, "tests", "--builds", BUILDS)
+    first = read_record(project / "run")
+    (project / "run.log").unlink()
+    status, output = run(project, "tests", "--builds", BUILDS)
+    assert status == 1
+    assert "failed earlier in this run: RuntimeError: the server died" in output
+    assert outcomes(read_record(project / "run")) == outcomes(first)
+    assert (project / "run.log").read_text().split() == ["q4w4a16ple4"]
+    run(project, "tests", "--builds", BUILDS, "--retry-failed")
+    assert (project / "run.log").read_text().split()[1:] == ["fp8", "fp8emb4", "w8a8", "q4w4a16ple4"]
+
+
+def test_a_finished_run_named_again_is_no_failure(project: Path) -> None:
+    assert run(project, "tests", "--builds", "bf16")[0] == 0
+    assert run(project, "tests", "--builds", "bf16")[0] == 0
+    assert run(project, "tests", "--builds", "bf16", "-k", "absent")[0] == 5
+
+
+def test_another_setting_or_source_is_another_run(project: Path) -> None:
+    run(project, "tests", "--builds", "bf16")
+    status, output = run(project, "tests", "--builds", "bf16", "--grid", "article")
+    assert status == 4
+    assert "name another folder" in output
+    (project / "source/config.json").write_text("{ }")
+    assert run(project, "tests", "--builds", "bf16")[0] == 4
+
+
+def test_workers_send_their_rows_and_share_no_server(project: Path) -> None:
+    status, _ = run(project, "tests", "--builds", "bf16,w8a8", "-n", "2")
+    assert status == 1
+    assert outcomes(read_record(project / "run"))["bf16 8x128@2"] == "ok"
+    assert (project / "run.log").read_text().split() == ["bf16", "w8a8", "bf16@2"]
+
+
+def test_a_demanded_card_that_is_missing_fails(project: Path) -> None:
+    status, output = run(project, "tests", "--builds", "bf16", "-m", "mi300x")
+    assert status == 1
+    assert "got cpu, expected mi300x" in output
+    assert not (project / "run.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--builds", "fp16"), "format, got 'fp16', expected one of bf16"),
+        (("--engine-env", "X"), "expected NAME=VALUE"),
+        (("--grid", "huge"), "invalid choice"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(project: Path, args: tuple[str, ...], says: str) -> None:
+    status, output = run(project, "tests", *args)
+    assert status == 4
+    assert says in output
+    assert "Traceback" not in output
+
+
+def test_a_killed_run_keeps_its_rows(project: Path) -> None:
+    (project / "tests/sweep/test_made_up.py").write_text(SUITE + "    import os; os.kill(os.getpid(), 9)\n")
+    status, _ = run(project, "tests", "--builds", "bf16")
+    assert status == -9
+    lines = [json.loads(line) for line in (project / "run/journal.jsonl").read_text().splitlines()]
+    assert [line.get("item") for line in lines] == [None, "boot"]
+    assert not (project / "run/record.jsonl").exists()
