@@ -1,0 +1,135 @@
+"""Command line: formats, plan, build, verify. Parses, calls, prints; decides nothing.
+
+An input error is one sentence on standard error and exit status 2. Defaults come from the functions called.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from quantkit.checkpoint import Checkpoint
+from quantkit.errors import QuantkitError
+from quantkit.formats import FORMATS, format_named
+
+GOOD, FAULTY, UNUSABLE = 0, 1, 2
+SCHEMA_VERSION = 1
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps({"schema_version": SCHEMA_VERSION} | value, indent=1))
+
+
+def _formats(arguments: argparse.Namespace) -> int:
+    rows = [("build", "linears", "activations", "tables packed to int4")]
+    for fmt in FORMATS.values():
+        linears = fmt.linears.name if fmt.linears else "bf16"
+        per_token = f"{linears} per token" if fmt.linears and fmt.linears.activations else "bf16"
+        rows.append((fmt.name, linears, per_token, ", ".join(sorted(fmt.tables)) or "none"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return GOOD
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from quantkit.plan import make_plan
+
+    with Checkpoint.open(arguments.source) as source:
+        plan = make_plan(source.config, source.entries, format_named(arguments.format))
+    print(plan.tensor_bytes)
+    return GOOD
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from quantkit.convert import build
+
+    made = build(
+        arguments.source,
+        arguments.out,
+        format_named(arguments.format),
+        on=arguments.on,
+        workers=arguments.workers,
+        off_grid=arguments.off_grid,
+    )
+    if arguments.json:
+        _print_json(asdict(made) | {"out": str(made.out)})
+        return GOOD
+    found = made.found
+    print(f"{made.format}: {made.modules} modules, {made.copied} tensors copied, {made.file_bytes:,} bytes")
+    if found.groups:
+        share = found.values_bit_identical / (found.groups * 32)
+        print(
+            f"int4: {found.groups:,} groups, {found.groups_off_grid} off the grid, {found.negative_steps:,} with a "
+            f"negative step, {share:.2%} of values bit-identical"
+        )
+    for module in made.kept:
+        print(f"left bf16, off the grid or fused with one that is: {module}")
+    print(f"{made.blocks} blocks, {made.blocks_reused} of them from an earlier call; in {made.out}")
+    return GOOD
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from quantkit.verify import verify
+
+    report = verify(arguments.source, arguments.built, foreign=arguments.foreign)
+    if arguments.json:
+        text = json.dumps(report.to_dict(), indent=1) + "\n"
+        if str(arguments.json) == "-":
+            print(text, end="")
+        else:
+            arguments.json.write_text(text, encoding="utf-8")
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+    return FAULTY if report.problems else GOOD
+
+
+def _parser() -> argparse.ArgumentParser:
+    from quantkit.convert import DEFAULT_WORKERS, OFF_GRID_CHOICES
+
+    parser = argparse.ArgumentParser(
+        prog="quantkit", description="Every weight format from one QAT checkpoint."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("formats", help="the table of builds").set_defaults(run=_formats)
+
+    plan = commands.add_parser("plan", help="decisions and sizes, from headers alone")
+    plan.add_argument("source", type=Path)
+    plan.add_argument("--format", required=True)
+    plan.add_argument("--json", action="store_true", help="one JSON object")
+    plan.set_defaults(run=_plan)
+
+    build = commands.add_parser("build", help="write a build; run again after a crash, it resumes")
+    build.add_argument("source", type=Path)
+    build.add_argument("out", type=Path)
+    build.add_argument("--format", required=True)
+    build.add_argument("--on", type=Path, metavar="BUILD", help="take int4 tables over from a finished build")
+    build.add_argument("--workers", type=int, default=DEFAULT_WORKERS)
+    build.add_argument("--off-grid", choices=OFF_GRID_CHOICES, default=OFF_GRID_CHOICES[0])
+    build.add_argument("--json", action="store_true", help="one JSON object")
+    build.set_defaults(run=_build)
+
+    verify = commands.add_parser("verify", help="re-read both, compare every value, judge")
+    verify.add_argument("source", type=Path)
+    verify.add_argument("built", type=Path)
+    verify.add_argument("--json", type=Path, metavar="FILE", help="write the report there; - prints it")
+    verify.add_argument("--foreign", action="store_true", help="a checkpoint that others made: bounds only")
+    verify.set_defaults(run=_verify)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the result is the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except QuantkitError as error:
+        print(f"quantkit: {error}", file=sys.stderr)
+        return UNUSABLE
+    except KeyboardInterrupt:
+        print("quantkit: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+    return status

@@ -1,0 +1,93 @@
+"""The finished build that another is made on: its int4 tables are taken over byte for byte.
+
+It proves that both have one source: the hash of each source table, and of the stored bytes, must be those that
+the donor's provenance records. `convert` uses it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quantkit.blocks import Block
+from quantkit.checkpoint import Checkpoint
+from quantkit.errors import NotEligible
+from quantkit.formats import INT4
+from quantkit.header import read_json_object
+from quantkit.model import Role
+from quantkit.plan import Decision, Plan
+from quantkit.provenance import COUNTS, PROVENANCE, Findings, TensorRecord
+
+
+class Donor:
+    """An open build with int4 tables.
+
+    Raises
+    ------
+    NotEligible
+        Where it lacks a table that the plan packs, or its provenance.
+    """
+
+    def __init__(self, root: Path, plan: Plan) -> None:
+        self.root = root
+        path = root / PROVENANCE
+        if not path.is_file():
+            raise NotEligible(
+                f"build {root}", expected=f"a {PROVENANCE} in it", hint="name a build made by quantkit"
+            )
+        self._tables: Mapping[str, Any] = read_json_object(path).get("tables", {})
+        self._taken = {
+            d.tensor.name for d in plan.decisions if d.tensor.role is Role.TABLE and d.scheme == INT4
+        }
+        if not self._taken:
+            raise NotEligible(
+                f"build {root}", got=f"format {plan.format.name}", expected="a format with int4 tables"
+            )
+        self.checkpoint = Checkpoint.open(root)
+        for decision in plan.decisions:
+            if self.gives(decision):
+                self._check(decision)
+
+    def _check(self, decision: Decision) -> None:
+        recorded = self._tables.get(decision.tensor.module)
+        for stored in decision.stored[0]:
+            entry = self.checkpoint.entries.get(stored.name)
+            if (
+                recorded is None
+                or entry is None
+                or (entry.dtype, entry.shape) != (stored.dtype, stored.shape)
+            ):
+                raise NotEligible(f"build {self.root}", got=f"no int4 {decision.tensor.module} of that shape")
+
+    def gives(self, decision: Decision) -> bool:
+        """Whether this tensor's codes are taken over."""
+        return decision.tensor.name in self._taken
+
+    def read(self, block: Block, room: Sequence[Any]) -> None:
+        """Fill arrays with the stored rows of a block."""
+        for stored, array in zip(block.decision.stored[0], room, strict=False):
+            self.checkpoint.pread_into(stored.name, block.start * stored.row_bytes, array)
+
+    def twins(self) -> dict[str, Path]:
+        """Name of each of the donor's tensors -> the file that holds it."""
+        return {name: entry.file for name, entry in self.checkpoint.entries.items()}
+
+    def vouch(self, record: TensorRecord) -> TensorRecord:
+        """The record with the donor's findings, once the hashes agree.
+
+        Raises
+        ------
+        NotEligible
+            Where the donor was made from another source, or its bytes have changed since.
+        """
+        recorded = self._tables[record.decision.tensor.module]
+        for key, found in (("source", record.source), ("stored", record.stored)):
+            if recorded.get(key) != found:
+                what = f"{key} hash of {record.decision.tensor.name} in build {self.root}"
+                hint = "build without --on" if key == "source" else "that build is damaged: make it again"
+                raise NotEligible(what, got=recorded.get(key), expected=found, hint=hint)
+        found = Findings(*(int(recorded[count]) for count in COUNTS))
+        return TensorRecord(record.decision, record.source, record.stored, found)
+
+    def close(self) -> None:
+        """Close the donor's files."""
+        self.checkpoint.close()

@@ -1,0 +1,115 @@
+"""The folder a build appears in: what may be there before, files under way, and the order of publishing.
+
+Knows shards, journal and small files, and nothing of models or formats. Everything that is not whole carries
+`.part` or is the journal; index and config come last, so that a folder with a config.json is a whole build.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from quantkit.checkpoint import CONFIG, INDEX
+from quantkit.errors import OutputNotUsable
+from quantkit.journal import JOURNAL, Journal
+from quantkit.provenance import PROVENANCE
+from quantkit.writer import PART, Shard, ShardFile, Stored, index_bytes, named_write_errors, write_atomic
+
+
+def prepare_folder(source: Path, out: Path) -> bool:
+    """Make the output folder; True where it holds a whole build that may be this one.
+
+    Raises
+    ------
+    OutputNotUsable
+        Where it is the source, no folder, cannot be written, or holds other files.
+    """
+    if out.resolve() == source.resolve():
+        raise OutputNotUsable(f"output {out}", got="the source itself", expected="another folder")
+    if out.exists() and not out.is_dir():
+        raise OutputNotUsable(f"output {out}", got="a file", expected="a new or empty folder")
+    with named_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in out.iterdir()}
+    if not names or JOURNAL in names:
+        return False
+    if {CONFIG, PROVENANCE} <= names:
+        return True
+    hint = "choose a new folder; nothing was touched"
+    raise OutputNotUsable(
+        f"output {out}", got=f"{len(names)} other files", expected="an empty folder", hint=hint
+    )
+
+
+def check_space(out: Path, needed_bytes: int) -> None:
+    """Refuse before the first byte what cannot fit."""
+    free = shutil.disk_usage(out).free + sum(p.stat().st_blocks * 512 for p in out.glob(f"*{PART}"))
+    if free < needed_bytes:
+        raise OutputNotUsable(
+            f"disk of {out}", got=f"{free / 2**30:.2f} GiB free", expected=f"{needed_bytes / 2**30:.2f} GiB"
+        )
+
+
+class Output:
+    """The files of a build under way; use it as a context manager.
+
+    Parameters
+    ----------
+    key
+        Stands for source, options and version; an unfinished build of another key is refused.
+    """
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], key: str) -> None:
+        self.folder = folder
+        self.shards = tuple(shards)
+        self.journal = Journal(folder, key)
+        self._files: list[ShardFile] = []
+        self._of: dict[str, ShardFile] = {}
+
+    def __enter__(self) -> "Output":
+        for shard in self.shards:
+            file = ShardFile(self.folder, shard)
+            self._files.append(file)
+            self._of.update({tensor.name: file for tensor in shard.tensors})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files:
+            file.__exit__(kind, error, trace)
+        self.journal.__exit__(kind, error, trace)
+
+    def prepare(self, twins: Mapping[str, Path]) -> None:
+        """Give every file its length and header; share the bytes of twins (tensor name -> another build's file)."""
+        for file in self._files:
+            twin = twins.get(file.shard.tensors[0].name)
+            if twin is None or not file.link(twin):
+                file.prepare()
+
+    def file_of(self, tensor: Stored) -> ShardFile:
+        """The file that holds a tensor."""
+        return self._of[tensor.name]
+
+    def publish(self, side_files: Sequence[Path], provenance: bytes, config: bytes) -> None:
+        """Give everything its final name: weights, side files, provenance, index, and the config last."""
+        for file in self._files:
+            file.publish()
+        for path in side_files:
+            write_atomic(self.folder / path.name, path.read_bytes())
+        write_atomic(self.folder / PROVENANCE, provenance)
+        write_atomic(self.folder / INDEX, index_bytes(self.shards))
+        write_atomic(self.folder / CONFIG, config)
+        self.journal.remove()
+
+    @property
+    def whole(self) -> bool:
+        """Whether every weight file stands under its final name, with its header and length."""
+        return all(file.intact for file in self._files)
+
+    def discard(self) -> None:
+        """Delete all that was begun: the build was refused."""
+        for path in (*self.folder.glob(f"*{PART}"), self.folder / JOURNAL):
+            path.unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
