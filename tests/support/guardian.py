@@ -1,0 +1,60 @@
+"""A small process between pytest and a server: when pytest is gone, by whatever death, so is the whole server.
+
+Run as ``python -m tests.support.guardian SCRATCH COMMAND...`` as the leader of a session, with one end of a pipe
+as standard input: end of file means that the owner is gone, or wants the server stopped. Standard library only.
+"""
+
+import ctypes
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.reaping import SESSION, end, session_members
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+GRACE_S = 10.0
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _die_with_the_guardian() -> None:
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait(server: "subprocess.Popen[bytes]") -> None:
+    """Until the owner closes the pipe or the server ends."""
+    with selectors.DefaultSelector() as selector:
+        ended = os.pidfd_open(server.pid)
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        selector.register(ended, selectors.EVENT_READ)
+        selector.select()
+        os.close(ended)
+
+
+def guard(scratch: Path, command: list[str]) -> int:
+    """Run the command until it ends or the owner is gone, then end its whole session; its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the server would inherit
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    (scratch / SESSION).write_text(str(os.getpid()))
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    server = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=_die_with_the_guardian
+    )
+    _wait(server)
+    died = server.poll() is not None
+    server.terminate()
+    end((pid for pid in session_members(os.getpid()) if pid != os.getpid()), 0 if died else GRACE_S)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return server.wait() if died else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(guard(Path(sys.argv[1]), sys.argv[2:]))

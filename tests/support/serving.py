@@ -1,0 +1,155 @@
+"""pytest plugin: one server per boot, started once for all suites that ask for it, watched, and ended whole.
+
+Joins engine, readiness, boot log and metrics. Imports no suite.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from openai import OpenAI
+
+from quantkit.formats import Format
+from tests.support.bootlog import BootFacts, BootLog
+from tests.support.engines import Engine, Launch, Running
+from tests.support.metrics import Metrics
+from tests.support.process_engine import ProcessEngine
+from tests.support.readiness import Patience, ask, wait_ready
+from tests.support.reaping import lock_folder, reap_orphans
+from tests.support.settings import Boot, Settings
+
+VLLM_ARGS = (
+    "--max-model-len", "9216",  # the largest cell of the article: 8,192 in, 512 out
+    "--enable-auto-tool-choice",
+    "--reasoning-parser", "gemma4",
+    "--tool-call-parser", "gemma4",
+    "--disable-uvicorn-access-log",
+)  # fmt: skip
+ENGINE_ARGS = {
+    "process": (
+        "--enforce-eager",
+        "--model-loader-extra-config", '{"enable_weights_track": true}',  # a missing tensor is then an error
+    ),
+    "docker": ("--gpu-memory-utilization", "0.90"),
+}  # fmt: skip
+ENGINE_ENV = {"process": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "docker": {}}  # GiB
+
+
+@dataclass
+class Server:
+    """A server that is ready.
+
+    Attributes
+    ----------
+    boot
+        Which build, which start.
+    checkpoint
+        Folder of the build that it serves.
+    boot_s
+        Seconds from start to the first token.
+    """
+
+    boot: Boot
+    checkpoint: Path
+    running: Running
+    boot_s: float
+
+    @property
+    def base_url(self) -> str:
+        """``http://127.0.0.1:PORT``, without ``/v1``."""
+        return self.running.base_url
+
+    @property
+    def model(self) -> str:
+        """The served name."""
+        return self.running.launch.model
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The server's processes on this host."""
+        return self.running.pids()
+
+    def alive(self) -> None:
+        """Return while our own server runs.
+
+        Raises
+        ------
+        ServerDied
+            With its exit code and last log lines.
+        """
+        self.running.alive()
+
+    def metrics(self) -> Metrics:
+        """What /metrics says now."""
+        return Metrics(ask(f"{self.base_url}/metrics", timeout_s=30).body.decode())
+
+    @cached_property
+    def boot_facts(self) -> BootFacts:
+        """What the boot log says.
+
+        Raises
+        ------
+        UnknownLogForm
+            Where it says it in a way that no known version does.
+        """
+        log = BootLog()
+        log.feed(self.running.launch.log.read_bytes())
+        return log.facts()
+
+
+def engine_for(settings: Settings) -> Engine:
+    """The engine that this machine's record names."""
+    return ProcessEngine()
+
+
+def launch_for(boot: Boot, checkpoint: Path, settings: Settings) -> Launch:
+    """The launch of a boot: one record of settings, the same for every build but for the checkpoint."""
+    kind = settings.machine.engine
+    return Launch(
+        name=str(boot),
+        checkpoint=checkpoint,
+        model=f"quantkit-{boot.build.name}",
+        log=settings.run / "boot" / f"{boot}.log",
+        args=(*VLLM_ARGS, *ENGINE_ARGS[kind], *settings.engine_args),
+        env={**ENGINE_ENV[kind], **settings.engine_env},
+    )
+
+
+@contextmanager
+def serve(engine: Engine, launch: Launch, boot: Boot, patience: Patience = Patience()) -> Iterator[Server]:
+    """A server for as long as the context lasts; ended whole on every way out."""
+    begun = time.monotonic()
+    running = engine.start(launch)
+    try:
+        wait_ready(running, patience)
+        yield Server(boot, launch.checkpoint, running, time.monotonic() - begun)
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def card(settings: Settings) -> Iterator[None]:
+    """This machine's card, or its cores, for ourselves; what dead runs of ours left on it is ended first."""
+    with FileLock(lock_folder() / f"{settings.machine.name}.lock"):
+        reap_orphans()
+        yield
+
+
+@pytest.fixture(scope="session")
+def server(boot: Boot, card: None, built: Callable[[Format], Path], settings: Settings) -> Iterator[Server]:
+    """The server of this boot, ready; the next boot's starts when this one is gone."""
+    launch = launch_for(boot, built(boot.build), settings)
+    with serve(engine_for(settings), launch, boot) as ready:
+        yield ready
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[OpenAI]:
+    """An OpenAI client of this boot's server."""
+    with OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
