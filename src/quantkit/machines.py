@@ -41,11 +41,13 @@ class Machine:
 
 
 def _machine(name: str, record: dict[str, Any]) -> Machine:
+    if not name.isidentifier():  # it is also a pytest mark
+        raise UnknownMachine("name of a machine", got=repr(name), expected="letters, digits and underscores")
     try:
         return Machine(name=name, **{**record, "devices": tuple(record.get("devices", ()))})
     except TypeError as wrong:
         raise UnknownMachine(
-            f"record {name} in machines.toml", got=wrong, expected="the keys of Machine"
+            f"record {name} of a machine", got=wrong, expected="the keys of Machine"
         ) from None
 
 
@@ -55,16 +57,20 @@ def read_machines(path: Path) -> dict[str, Machine]:
     Raises
     ------
     UnknownMachine
-        For a record with a missing or an unknown key.
+        For a file that is absent or no TOML, and a record with a missing or an unknown key.
     """
-    with path.open("rb") as file:
-        return {name: _machine(name, record) for name, record in tomllib.load(file).items()}
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as wrong:
+        raise UnknownMachine(f"machines file {path}", got=wrong, expected="a table per machine") from None
+    return {name: _machine(name, record) for name, record in tables.items()}
 
 
 @cache
-def machines() -> dict[str, Machine]:
-    """The records that quantkit ships, by name."""
-    return read_machines(RECORDS)
+def machines(more: Path | None = None) -> dict[str, Machine]:
+    """The records that quantkit ships, by name, then those of a further file; a name that both have is the file's."""
+    shipped = read_machines(RECORDS)
+    return shipped if more is None else {**shipped, **read_machines(more)}
 
 
 def machine_named(name: str) -> Machine:

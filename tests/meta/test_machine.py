@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quantkit.machines import UnknownMachine, machine_named, machines, read_machines
-from tests.support.machine import Probe, detected, gfx_name, gpus
+from tests.support.machine import Probe, detected, gfx_name, gpus, present
 from tests.support.options import demanded
 
 
@@ -72,3 +72,39 @@ def test_a_record_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
 
 def test_an_image_is_pinned_by_digest() -> None:
     assert all("@sha256:" in machine.image for machine in machines().values() if machine.image)
+
+
+EXTRA = """
+[mi325x]
+arch = "gfx942"
+memory_gib = 255.7
+fp8 = "e4m3fnuz"
+engine = "docker"
+image = ""
+devices = ["/dev/kfd"]
+last_level_cache_mib = 256
+usd_per_hour = 2.5
+"""
+
+
+def test_a_further_record_stands_beside_those_shipped(tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text(EXTRA)
+    known = machines(file)
+    assert set(known) - set(machines()) == {"mi325x"}
+    wanted = demanded("mi325x", known)
+    assert wanted is not None
+    assert present(wanted, FakeHost([0, 90402]))
+    assert not present(wanted, FakeHost([0]))
+    assert (
+        detected(FakeHost([0, 90402]), known).name == "mi300x"
+    )  # the first of its architecture; -m names another
+
+
+@pytest.mark.parametrize("text", ['["mi 400"]\narch = "x"\n', "[mi400\n", None])
+def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "more.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UnknownMachine, match="expected"):
+        machines(file)

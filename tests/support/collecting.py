@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from quantkit.machines import machines
-from tests.support.machine import detected
-from tests.support.options import SETTINGS, demanded
+from tests.support.machine import detected, present
+from tests.support.options import SETTINGS, demanded, records
 from tests.support.record import Key
 from tests.support.recording import KEPT, LEDGER, SUITES, key_of, suite_of
 from tests.support.settings import Settings
@@ -33,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "machine" in names and _suite(metafunc):
         params = [
             pytest.param(record, id=name, marks=getattr(pytest.mark, name))
-            for name, record in machines().items()
+            for name, record in records(metafunc.config).items()
         ]
         metafunc.parametrize("machine", params, scope="session")
     if "build" in names:
@@ -107,8 +106,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
                 f"failed earlier in this run: {earlier.reason} (--retry-failed measures it again)",
                 pytrace=False,
             )
-        wanted = demanded(config.getoption("markexpr"))
-        if wanted is not None and detected().name != wanted.name:
+        wanted = demanded(config.getoption("markexpr"), records(config))
+        if wanted is not None and not present(wanted):
             pytest.fail(
                 f"machine, got {detected().name}, expected {wanted.name}: -m asks for it", pytrace=False
             )

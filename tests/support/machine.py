@@ -6,6 +6,7 @@ Tests ask `settings.machine`. Every probe reads through `Probe`, so that tests c
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -75,11 +76,17 @@ def gpus(probe: Probe | None = None) -> list[Gpu]:
     return found
 
 
-def detected(probe: Probe | None = None) -> Machine:
+def detected(probe: Probe | None = None, records: Mapping[str, Machine] | None = None) -> Machine:
     """The record of this host: that of its first known card, else ``cpu``."""
+    records = machines() if records is None else records
     archs = {gpu.arch for gpu in gpus(probe)}
-    cards = (record for record in machines().values() if record.arch in archs)
-    return next(cards, machines()["cpu"])
+    cards = (record for record in records.values() if record.arch in archs)
+    return next(cards, records["cpu"])
+
+
+def present(machine: Machine, probe: Probe | None = None) -> bool:
+    """Whether this host is such a machine: a CPU is everywhere, and two records may describe one architecture."""
+    return machine.arch == "cpu" or machine.arch in {gpu.arch for gpu in gpus(probe)}
 
 
 def _versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ Declares options as a table; every default stands here and nowhere else. Imports
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ),
     ("--grid", {"default": "smoke", "choices": GRIDS, "help": "cells of the sweep"}),
     ("--rows", {"default": "1,8,64", "help": "comma-separated rows of the timed matrix products"}),
+    ("--machines", {"default": "", "help": "a file of further machine records, like machines.toml"}),
     ("--image", {"default": "", "help": "engine image as REF@sha256:..., instead of the machine's"}),
     (
         "--engine-arg",
@@ -65,8 +67,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(name, **kwargs)
 
 
-def demanded(markexpr: str) -> Machine | None:
+def records(config: pytest.Config) -> dict[str, Machine]:
+    """The machine records of this run: those shipped, and those of ``--machines``."""
+    more = config.getoption("machines")
+    return machines(Path(more).resolve() if more else None)
+
+
+def demanded(markexpr: str, known: Mapping[str, Machine] | None = None) -> Machine | None:
     """The machine that ``-m`` asks for: one whose mark decides the expression."""
+    known = machines() if known is None else known
     if not markexpr:
         return None
     expression = Expression.compile(markexpr)
@@ -74,7 +83,7 @@ def demanded(markexpr: str) -> Machine | None:
     def holds(only: str) -> bool:
         return expression.evaluate(lambda mark, /, **_kwargs: mark == only)
 
-    return next((machine for name, machine in machines().items() if holds(name) and not holds("")), None)
+    return next((machine for name, machine in known.items() if holds(name) and not holds("")), None)
 
 
 def _run_folder(option: pytest.Config) -> Path:
@@ -92,7 +101,8 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 def _settings(config: pytest.Config) -> Settings:
     get = config.getoption
-    machine = demanded(get("markexpr")) or detected()
+    known = records(config)
+    machine = demanded(get("markexpr"), known) or detected(records=known)
     return Settings(
         source=Path(get("source")).resolve(),
         bf16_source=Path(get("bf16_source")).resolve() if get("bf16_source") else None,
@@ -119,6 +129,8 @@ def _settings(config: pytest.Config) -> Settings:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the settings once; a wrong value is one sentence, not a traceback."""
     try:
+        for name in records(config).keys() - machines().keys():
+            config.addinivalue_line("markers", f"{name}: needs such a machine")
         config.stash[SETTINGS] = _settings(config)
     except QuantkitError as wrong:
         raise pytest.UsageError(str(wrong)) from None
