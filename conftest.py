@@ -5,5 +5,6 @@ pytest_plugins = [
     "tests.support.recording",
     "tests.support.collecting",
     "tests.support.builds",
+    "tests.support.serving",
     "tests.support.closing",
 ]

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
-from openai import OpenAI
 
 from quantkit.formats import Format
 from tests.support.bootlog import BootFacts, BootLog
@@ -22,6 +22,9 @@ from tests.support.process_engine import ProcessEngine
 from tests.support.readiness import Patience, ask, wait_ready
 from tests.support.reaping import lock_folder, reap_orphans
 from tests.support.settings import Boot, Settings
+
+if TYPE_CHECKING:
+    from openai import OpenAI  # a second to import, which most runs of pytest need not spend
 
 VLLM_ARGS = (
     "--max-model-len", "9216",  # the largest cell of the article: 8,192 in, 512 out
@@ -149,7 +152,9 @@ def server(boot: Boot, card: None, built: Callable[[Format], Path], settings: Se
 
 
 @pytest.fixture(scope="session")
-def client(server: Server) -> Iterator[OpenAI]:
+def client(server: Server) -> Iterator["OpenAI"]:
     """An OpenAI client of this boot's server."""
+    from openai import OpenAI
+
     with OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         yield client
