@@ -1,0 +1,96 @@
+// Draws the plots, sorts the tables, hides builds. All data is in the page; nothing is fetched.
+const specs = JSON.parse(document.getElementById("plots").textContent);
+const hidden = new Set();
+const NARROW = 420;
+
+const config = {
+  background: null,
+  font: "system-ui, sans-serif",
+  view: { stroke: null },
+  axis: {
+    labelColor: "var(--soft)", titleColor: "var(--soft)", gridColor: "var(--line)", domainColor: "var(--line)",
+    tickColor: "var(--line)", labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 180,
+  },
+  header: { labelColor: "var(--ink)", labelFontSize: 13, labelFontWeight: 600, labelAnchor: "start", labelPadding: 6 },
+  legend: { labelColor: "var(--ink)", titleColor: "var(--soft)", titleFontWeight: "normal", orient: "bottom", labelFontSize: 12 },
+  text: { color: "var(--ink)" },
+  facet: { spacing: 24 },
+};
+
+// A specification for the room there is, without the builds that are hidden.
+function fitted(name, width) {
+  const spec = structuredClone(specs[name]);
+  spec.data.values = spec.data.values.filter((row) => !hidden.has(row.build));
+  if (spec.facet) {
+    const names = spec.data.values.map((row) => row.build.length);
+    const labels = spec.spec.encoding || spec.spec.layer[0].encoding.y.type === "nominal" ? 8 * Math.max(0, ...names) : 56;
+    const count = new Set(spec.data.values.map((row) => row[spec.facet.field])).size || 1;
+    spec.columns = Math.max(1, Math.min(spec.columns, count, Math.floor(width / (labels + 170))));
+    spec.spec.width = Math.max(120, Math.floor((width - 24 * spec.columns) / spec.columns - labels - 10));
+  } else if (width < NARROW && name === "heat") {
+    spec.width = 46 * new Set(spec.data.values.map((row) => row.load)).size;
+  }
+  return spec;
+}
+
+async function draw(box) {
+  const spec = fitted(box.dataset.plot, box.clientWidth);
+  const options = { ast: true, actions: false, renderer: "svg", config, tooltip: { disableDefaultStyle: false } };
+  const { view } = await window.vegaEmbed(box, spec, options);
+  box.dataset.drawn = String(spec.data.values.length);
+  return view;
+}
+
+function drawAll() {
+  return Promise.all([...document.querySelectorAll(".plot")].map(draw));
+}
+
+function compare(a, b) {
+  if (a === "" || b === "") return (a === "") - (b === "");
+  const [x, y] = [Number(a), Number(b)];
+  return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b, "en", { numeric: true }) : x - y;
+}
+
+function sortBy(button) {
+  const head = button.closest("th");
+  const table = button.closest("table");
+  const up = head.getAttribute("aria-sort") !== "ascending";
+  for (const each of table.querySelectorAll("thead th")) each.setAttribute("aria-sort", "none");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const key = (row) => {
+    const cell = row.cells[Number(button.dataset.column)];
+    return cell.dataset.sort ?? cell.textContent.trim();
+  };
+  const rows = [...table.tBodies[0].rows];
+  rows.sort((a, b) => (key(a) === "" || key(b) === "" ? compare(key(a), key(b)) : (up ? 1 : -1) * compare(key(a), key(b))));
+  table.tBodies[0].append(...rows);
+}
+
+function toggle(button) {
+  const name = button.dataset.toggle;
+  const show = hidden.has(name);
+  if (show) hidden.delete(name); else hidden.add(name);
+  button.setAttribute("aria-pressed", String(show));
+  for (const row of document.querySelectorAll("[data-build]")) row.hidden = hidden.has(row.dataset.build);
+  drawAll();
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button?.dataset.column) sortBy(button);
+  if (button?.dataset.toggle !== undefined) toggle(button);
+});
+
+let last = document.body.clientWidth;
+let timer;
+addEventListener("resize", () => {
+  clearTimeout(timer);
+  timer = setTimeout(() => {
+    if (document.body.clientWidth !== last) { last = document.body.clientWidth; drawAll(); }
+  }, 150);
+});
+addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+});
+
+drawAll().then(() => { document.documentElement.dataset.ready = "yes"; });

@@ -1,0 +1,46 @@
+"""What limits a run's figures: builds that no rule may pick, another bf16, drift, an advisory machine. Pure."""
+
+from tests.report.run import BASE, Build, Run
+from tests.report.spread import geometric_mean
+from tests.report.words import ratio
+
+DRIFT = 0.03  # bf16 measured twice may differ by this much before a caveat says so
+
+
+def disqualified(run: Run) -> dict[str, str]:
+    """Builds that no rule may pick, with the reason: a wrong answer, a fault in the weights, a failed boot."""
+    found: dict[str, str] = {}
+    for row in run.record.rows:
+        if row.suite in ("quant", "serve") and row.outcome == "failed" and row.build:
+            found.setdefault(row.build, f"{row.suite} {row.item} failed")
+    return found
+
+
+def fit(run: Run) -> list[Build]:
+    """The builds that may be picked."""
+    out = disqualified(run)
+    return [build for build in run.builds if build.name not in out]
+
+
+def run_caveats(run: Run) -> tuple[str, ...]:
+    """What limits every speed of this run: another bf16, drift, an advisory machine, builds left out."""
+    caveats = [str(note) for note in run.header.get("caveats", ())]
+    if run.header.get("bf16_source_hash"):
+        caveats.append(f"{BASE} is a checkpoint of its own, so it differs in weights as well as in format")
+    if run.header.get("machine") == "cpu":
+        caveats.append("on a CPU shared with the client speeds are advisory and say nothing of a GPU")
+    drift = drift_of(run)
+    if drift is not None and abs(drift - 1) > DRIFT:
+        caveats.append(f"{BASE} at the end of the run was {ratio(drift)} its speed at the start")
+    out = disqualified(run)
+    if out:
+        caveats.append("not considered: " + "; ".join(f"{name} ({why})" for name, why in out.items()))
+    return tuple(caveats)
+
+
+def drift_of(run: Run) -> float | None:
+    """bf16's speed at the end of the run over that at its start, geometric mean over its cells."""
+    last = {c.load: c.tok_per_s for c in run.all_cells if c.build == BASE and c.nth == 2 and c.tok_per_s}
+    pairs = [(rate, run.cell(BASE, load).tok_per_s) for load, rate in last.items()]
+    ratios = [second / first for second, first in pairs if first]
+    return geometric_mean(ratios) if ratios else None

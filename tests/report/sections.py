@@ -1,0 +1,132 @@
+"""The order of the report: section after section, each with its lead, its tables and the name of its plots. Pure.
+
+Every form of the report walks this list, so that page, Markdown and terminal tell the same story.
+"""
+
+from dataclasses import dataclass
+
+from quantkit.machines import machines
+from tests.report import detail, pairs, tables
+from tests.report.caveats import drift_of
+from tests.report.run import BASE, NOISY_CV, Run, load_name
+from tests.report.tables import Table
+from tests.report.words import listed, ratio
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the report.
+
+    Attributes
+    ----------
+    lead
+        What to look for, in a sentence or two.
+    tables
+        Those without rows are not shown; a section without any says `empty`.
+    plots
+        Names of plots that `plots.specs` may have for it.
+    open
+        Tables that stand open on the page; the rest lie in folds.
+    """
+
+    key: str
+    title: str
+    lead: str
+    tables: tuple[Table, ...]
+    plots: tuple[str, ...] = ()
+    open: int = 1
+    empty: str = "Nothing of this kind was measured in this run."
+
+    @property
+    def shown(self) -> tuple[Table, ...]:
+        """The tables that have rows."""
+        return tuple(table for table in self.tables if table.rows)
+
+
+def price_of(run: Run) -> float:
+    """US dollars an hour: the run's own price, else the machine's list price, 0 where nothing is billed."""
+    own = run.header.get("price")
+    if isinstance(own, int | float) and not isinstance(own, bool):
+        return float(own)
+    machine = machines().get(str(run.header.get("machine")))
+    return machine.usd_per_hour if machine else 0.0
+
+
+def _speed(run: Run) -> Section:
+    price = price_of(run)
+    made = (
+        tables.ratios(run),
+        tables.throughput(run),
+        tables.variation(run),
+        pairs.pairs(run),
+        pairs.extremes(run),
+    )
+    made += (pairs.medals(run),) + ((tables.cost(run, price),) if price else ())
+    noisy = [load_name(load) for load in run.grid if load in run.noisy]
+    lead = f"Each cell is a number of requests at once × tokens of prompt; the ratio is to {BASE} in the same cell."
+    if noisy:
+        lead += f" {listed(noisy)} varied by over {NOISY_CV:.0%} between repeats: shown, never ranked."
+    drift = drift_of(run)
+    if drift is not None:
+        lead += f" {BASE} at the end of the run had {ratio(drift)} its speed at the start."
+    return Section("speed", "Throughput", lead, made if run.grid else (), ("heat",), open=2)
+
+
+def sections(run: Run) -> tuple[Section, ...]:
+    """All sections in the order of the report; the answers come before them."""
+    return (
+        Section("builds", "The builds", "", (tables.overview(run),)),
+        Section(
+            "tradeoff",
+            "Speed against fidelity",
+            "Up is faster; left is nearer to the source. A build is worth serving if none stands above and left of it.",
+            (detail.quality(run),),
+            ("tradeoff", "footprint"),
+        ),
+        _speed(run),
+        Section(
+            "latency",
+            "Latency",
+            "Time per output token and to the first token. A tick is a repeat, the dot the cell's median.",
+            (tables.tpot(run), tables.ttft(run)) if run.grid else (),
+            ("tpot", "ttft"),
+        ),
+        Section(
+            "memory",
+            "Memory",
+            "Weights as the plan predicts them from the headers alone, and as the engine reports them after load.",
+            (tables.memory(run),),
+            ("memory",),
+        ),
+        Section(
+            "fidelity",
+            "Fidelity of the weights",
+            "Every value was decoded by an independent reader and compared with the source.",
+            (detail.fidelity(run), detail.kinds(run)),
+            ("kinds",),
+            open=2,
+        ),
+        Section(
+            "products",
+            "Matrix products",
+            "What each number format can give on this card before an engine is involved.",
+            (detail.products(run),),
+            ("products",),
+        ),
+        Section("answers", "Answers", "The words were checked, not only the status.", (detail.asked(run),)),
+        Section(
+            "gate",
+            "Gate",
+            "",
+            (detail.gate(run),),
+            empty="No cell was judged against a baseline in this run.",
+        ),
+        Section(
+            "troubles",
+            "What is missing",
+            "",
+            (tables.troubles(run),),
+            empty="Everything that was planned ended well.",
+        ),
+        Section("environment", "Environment and settings", "", (detail.environment(run),)),
+    )
