@@ -5,8 +5,6 @@ Numbers only; knows no tensor and no file. `verify` and its parts import it, and
 
 from dataclasses import dataclass
 
-from quantkit.formats import Scheme
-
 BF16_HALF_ULP = 2.0**-8  # rounding to 8 significant bits moves a value by at most this share of itself
 FP32_SLACK = (
     2.0**-22

@@ -16,11 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import BadHeader, NotACheckpoint, UnsafePath
-from quantkit.header import DTYPES, MAX_TENSORS, Entry, check_name, read_entries, read_json_object
+from quantkit.header import DTYPES, MAX_TENSORS, Entry, check_name, read_header, read_json_object
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 WEIGHTS_SUFFIX = ".safetensors"
+WEIGHT_FILES = (
+    WEIGHTS_SUFFIX,
+    ".bin",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".index.json",
+)  # what loaders take for weights
 MAX_SHARDS = 500  # each stays open, and many systems allow 1,024 descriptors
 
 
@@ -99,6 +107,8 @@ class Checkpoint:
         Tensor name -> where it lies.
     index
         Parsed index, or None where the folder has none.
+    metadata
+        File name -> its ``__metadata__``; the keys are the files of weights that were read.
     """
 
     def __init__(
@@ -108,6 +118,7 @@ class Checkpoint:
         self.config = config
         self.index = index
         self.entries: dict[str, Entry] = {}
+        self.metadata: dict[str, dict[str, Any]] = {}
         self._descriptors: dict[Path, int] = {}
         self._lock = threading.Lock()
         try:
@@ -165,7 +176,8 @@ class Checkpoint:
     def _add_shard(self, path: Path) -> None:
         fd = _open(path)
         self._descriptors[path] = fd
-        for entry in read_entries(fd, path):
+        entries, self.metadata[path.name] = read_header(fd, path)
+        for entry in entries:
             other = self.entries.setdefault(entry.name, entry)
             if other is not entry:
                 raise BadHeader(f"tensor {entry.name}", got=f"it in {path.name} and in {other.file.name}")
@@ -227,12 +239,17 @@ class Checkpoint:
             self.pread_into(name, start * row_bytes, found.reshape(-1).view(np.uint8))
         return found
 
+    def stray_weights(self) -> tuple[str, ...]:
+        """Names of files of weights in the folder that were not read, sorted."""
+        names = sorted(os.listdir(self.root))  # noqa: PTH208 names alone; nothing is followed
+        return tuple(n for n in names if n.endswith(WEIGHT_FILES) and n not in self.metadata and n != INDEX)
+
     def side_files(self) -> tuple[Path, ...]:
         """Regular files that are no weights, no index and no config.json, sorted by name."""
         found = []
         for name in sorted(os.listdir(self.root)):  # noqa: PTH208 names alone; nothing is followed
             mode = (self.root / name).lstat().st_mode
-            weights = name.endswith(WEIGHTS_SUFFIX)
+            weights = name.endswith(WEIGHT_FILES)
             if not weights and name not in (CONFIG, INDEX) and (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
                 found.append(_inside(self.root, name))
         return tuple(found)

@@ -186,8 +186,8 @@ def _check_tiling(entries: Iterable[Entry], file: Path, data_begin: int, file_si
         raise BadHeader(f"{kind} {file.name}", got=f"{file_size:,} bytes", expected=f"{at:,} by its header")
 
 
-def read_entries(fd: int, file: Path) -> tuple[Entry, ...]:
-    """All tensors of one safetensors file, in the order of its header.
+def read_header(fd: int, file: Path) -> tuple[tuple[Entry, ...], dict[str, Any]]:
+    """All tensors of one safetensors file, in the order of its header, and its metadata.
 
     Parameters
     ----------
@@ -214,9 +214,11 @@ def read_entries(fd: int, file: Path) -> tuple[Entry, ...]:
             expected=f"at most {min(MAX_JSON_BYTES, file_size - 8):,}",
         )
     header = parse_json_object(os.pread(fd, length, 8), f"header of {file.name}")
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise BadHeader(f"__metadata__ of {file.name}", got=type(metadata).__name__, expected="an object")
     if len(header) > MAX_TENSORS:
         raise BadHeader(f"header of {file.name}", got=f"{len(header):,} tensors", expected=f"{MAX_TENSORS:,}")
     entries = tuple(_entry(name, record, file, 8 + length) for name, record in header.items())
     _check_tiling(entries, file, 8 + length, file_size)
-    return entries
+    return entries, metadata

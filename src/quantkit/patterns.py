@@ -1,0 +1,87 @@
+"""Targets and ignore lists of compressed-tensors, matched as engines do, in bounded time.
+
+A pattern comes from a file that others wrote, and a regular expression can take for ever: only those whose
+cost is bounded are run. Pure; `verify` and its parts import it.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quantkit.errors import BadHeader
+
+REGEX = "re:"
+MAX_PATTERN = 512
+MAX_COST = (
+    1_000_000  # steps of all patterns together for one name of 64 characters; some tens of milliseconds
+)
+_NAME = 64
+_RISKY = re.compile(r"\\[0-9]|\(\?(?!:)|\)[*+{]|\{|[*+?][*+]")
+_UNBOUNDED = re.compile(r"(?<!\\)[*+]")  # each may try every length of the name
+_BRANCH = re.compile(r"[|?]")  # each may try both ways
+
+
+class CostlyPattern(BadHeader):
+    """A regular expression that cannot be matched in bounded time, or none at all."""
+
+
+def _cost(source: str) -> int:
+    """Upper bound of the backtracking steps for one name."""
+    if len(source) > MAX_PATTERN or _RISKY.search(source):
+        raise CostlyPattern(f"pattern {source[:80]!r}", expected="no group repeated, no look-around")
+    return int(_NAME ** len(_UNBOUNDED.findall(source)) * 2 ** len(_BRANCH.findall(source)))
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """A list of targets: exact names, class names, and regular expressions matched at the start.
+
+    Attributes
+    ----------
+    names
+        Exact module names and class names.
+    expressions
+        Compiled, each with the text it came from.
+    """
+
+    names: frozenset[str]
+    expressions: tuple[tuple[str, re.Pattern[str]], ...]
+
+    def matching(self, names: Iterable[str]) -> frozenset[str]:
+        """Targets that match any of a module's names."""
+        names = tuple(names)
+        exact = {name for name in names if name in self.names}
+        found = {text for text, pattern in self.expressions if any(pattern.match(name) for name in names)}
+        return frozenset(exact | found)
+
+    def classes(self, class_name: str) -> frozenset[str]:
+        """Targets without a dot that are part of a class name, as engines match ``Linear``."""
+        return frozenset(name for name in self.names if name and "." not in name and name in class_name)
+
+
+def parse_patterns(targets: Iterable[object], where: str) -> Patterns:
+    """Check and compile a list of targets.
+
+    Raises
+    ------
+    CostlyPattern
+        For an entry that is no text, no regular expression, or one whose cost has no bound.
+    """
+    names: set[str] = set()
+    expressions: dict[str, re.Pattern[str]] = {}
+    total = 0
+    for target in targets:
+        if not isinstance(target, str):
+            raise CostlyPattern(f"entry of {where}", got=type(target).__name__, expected="text")
+        if not target.startswith(REGEX):
+            names.add(target)
+            continue
+        source = target.removeprefix(REGEX)
+        total += _cost(source)
+        if total > MAX_COST:
+            raise CostlyPattern(f"pattern {source[:80]!r} of {where}", got="too many repetitions")
+        try:
+            expressions[target] = re.compile(source)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise CostlyPattern(f"pattern {source[:80]!r} of {where}", got=str(error)) from None
+    return Patterns(frozenset(names), tuple(expressions.items()))

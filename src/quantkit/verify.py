@@ -1,0 +1,175 @@
+"""The judge: reopens what was written, decodes it by the reference, compares all of it, and reports.
+
+Joins the parts (as_found, verify_config, verify_fields, verify_files, verify_values) and shares no code with
+the writers. `cli` and the suites call `verify`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantkit.as_found import AsFound, Layout, Module, as_found, compare_layout
+from quantkit.checkpoint import Checkpoint
+from quantkit.errors import TensorSetMismatch
+from quantkit.findings import Finding
+from quantkit.left_dense import judge_left_dense
+from quantkit.metrics import Measure, difference, figures, total
+from quantkit.model import Inventory, Role, inventory
+from quantkit.verify_config import judge_quantization
+from quantkit.verify_fields import judge_fields, judge_tie
+from quantkit.verify_files import judge_copied, judge_shards, judge_side_files
+from quantkit.verify_values import judge_modules
+
+SCHEMA_VERSION = 1
+SERVED_AS = (
+    "int4 steps cast to bfloat16; E4M3FN as stored on CPU and CUDA, and on gfx94x reinterpreted as E4M3FNUZ "
+    "with a doubled scale, the same values; E4M3FNUZ value-cast to E4M3FN first, on every device"
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A quantized module and what was measured of it."""
+
+    module: Module
+    measure: Measure
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict on a build.
+
+    Attributes
+    ----------
+    problems
+        Empty for a good build.
+    judged
+        Quantized modules whose values could be compared.
+    copied, copied_identical
+        Tensors compared byte for byte, and those that are the source's own.
+    size_bytes
+        Bytes of all tensors of the build.
+    rules
+        For another's build: the rules its scales follow, by scheme.
+    """
+
+    source: Path
+    built: Path
+    found: AsFound
+    layout: Layout
+    foreign: bool
+    problems: tuple[Finding, ...]
+    judged: tuple[Judged, ...]
+    copied: int
+    copied_identical: int
+    size_bytes: int
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return not self.problems
+
+    def measure(self, role: Role, kind: str | None = None) -> Measure:
+        """All modules of a role, or those of one projection kind."""
+        chosen = (j for j in self.judged if j.module.source.role is role)
+        return total(j.measure for j in chosen if kind is None or j.module.source.kind == kind)
+
+    def _section(self, role: Role) -> dict[str, Any]:
+        kinds = dict.fromkeys(j.module.source.kind for j in self.judged if j.module.source.role is role)
+        measure = self.measure(role)
+        found = figures(measure) | {"served_minus_stored": difference(measure)}
+        return found | {"kinds": {kind: figures(self.measure(role, kind)) for kind in kinds}}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of ``quantkit verify --json``: linears at the top, tables beside them."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "source": str(self.source),
+            "built": str(self.built),
+            "build": self.found.format.name,
+            "foreign": self.foreign,
+            "good": self.good,
+            "size_bytes": self.size_bytes,
+            "copied": self.copied,
+            "copied_identical": self.copied_identical,
+            "missing": list(self.layout.missing),
+            "unexpected": list(self.layout.unexpected),
+            "served_as": SERVED_AS,
+            **self._section(Role.LINEAR),
+            "tables": self._section(Role.TABLE),
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
+
+
+def _check_source(implied: Inventory, source: Checkpoint) -> None:
+    """The source must hold what its config implies, or nothing can be held against it."""
+    for tensor in implied.tensors:
+        entry = source.entries.get(tensor.name)
+        if entry is None:
+            raise TensorSetMismatch(f"tensor {tensor.name}", got="none in the source", expected="it there")
+        if entry.shape != tensor.shape:
+            raise TensorSetMismatch(
+                f"shape of {tensor.name} in the source", got=list(entry.shape), expected=list(tensor.shape)
+            )
+        if tensor.role is not Role.OTHER and entry.dtype != "BF16":
+            raise TensorSetMismatch(f"dtype of {tensor.name} in the source", got=entry.dtype, expected="BF16")
+
+
+def verify(source: Path | str, built: Path | str, *, foreign: bool = False) -> Report:
+    """Compare a build with its source, whole, and judge it.
+
+    Parameters
+    ----------
+    source
+        The checkpoint it was made from.
+    built
+        The build.
+    foreign
+        Whether others made it, by other rules for scales: values are judged by bounds only.
+
+    Raises
+    ------
+    QuantkitError
+        Where either cannot be read at all; a fault in a build that can be read is a finding.
+    """
+    with Checkpoint.open(source) as original, Checkpoint.open(built) as build:
+        return _verify(original, build, foreign)
+
+
+def _verify(source: Checkpoint, built: Checkpoint, foreign: bool) -> Report:
+    implied = inventory(source.config)
+    _check_source(implied, source)
+    found = as_found(implied, built.entries)
+    layout = compare_layout(found, implied, built.entries, source.entries, foreign)
+    problems = [] if found.known or foreign else [Finding("unknown_build", _combination(found))]
+    problems += layout.findings
+    problems += judge_quantization(built.config, found, foreign)
+    problems += judge_tie(built.config, found, foreign)
+    problems += [] if foreign else judge_fields(built.config, source.config)
+    problems += judge_shards(built, foreign)
+    problems += judge_side_files(source, built)
+    problems += judge_left_dense(source, found)
+    copied_wrong = list(judge_copied(source, built, layout.copied))
+    judged = []
+    for module, measure, findings in judge_modules(source, built, layout.sound):
+        judged.append(Judged(module, measure))
+        problems += findings
+    return Report(
+        source=source.root,
+        built=built.root,
+        found=found,
+        layout=layout,
+        foreign=foreign,
+        problems=(*problems, *copied_wrong),
+        judged=tuple(judged),
+        copied=len(layout.copied),
+        copied_identical=len(layout.copied) - len(copied_wrong),
+        size_bytes=sum(entry.size_bytes for entry in built.entries.values()),
+    )
+
+
+def _combination(found: AsFound) -> str:
+    linears = found.format.linears
+    tables: Sequence[str] = sorted(found.format.tables)
+    return f"linears {linears.name if linears else 'bf16'}, int4 tables {', '.join(tables) or 'none'}"

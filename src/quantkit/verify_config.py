@@ -1,0 +1,205 @@
+"""Whether config.json tells an engine the truth about the tensors beside it.
+
+Pure: a config, the source's config and the modules as found; no file is read. Group by group and module by
+module, under the checkpoint's names and the engine's. Only `verify` imports it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quantkit.as_found import LM_HEAD, AsFound, Module
+from quantkit.errors import BadHeader
+from quantkit.findings import Finding
+from quantkit.formats import Scheme
+from quantkit.model import Role
+from quantkit.patterns import Patterns, parse_patterns
+
+SECTION = "quantization_config"
+NESTED = "text_config"
+ENGINE_PREFIX, CHECKPOINT_PREFIX = "model.", "model.language_model."
+CLASS_OF_ROLE = {Role.LINEAR: "Linear", Role.TABLE: "VocabParallelEmbedding"}
+HEAD_CLASS = "ParallelLMHead"
+REQUIRED = {"quant_method": "compressed-tensors", "quantization_status": "compressed"}
+# Defaults of the argument records; a key that is absent means this.
+ARGUMENT_DEFAULTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, "group_size": None}
+ARGUMENT_KEYS = frozenset({*ARGUMENT_DEFAULTS, "strategy"})
+NEUTRAL_ARGUMENTS = frozenset(
+    {"actorder", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"}
+)
+
+
+def names_of(module: str) -> tuple[str, ...]:
+    """What checkpoint and engine call a module."""
+    if module.startswith(CHECKPOINT_PREFIX):
+        return module, ENGINE_PREFIX + module.removeprefix(CHECKPOINT_PREFIX)
+    return (module,)
+
+
+def _arguments(scheme: Scheme) -> dict[str, Any]:
+    strategy = {"strategy": "group", "group_size": scheme.group_size} if scheme.group_size else {}
+    base = {"num_bits": scheme.bits, "type": scheme.arg_type, "strategy": "channel"}
+    return {**ARGUMENT_DEFAULTS, **base, **strategy}
+
+
+def _activations(scheme: Scheme) -> dict[str, Any] | None:
+    if not scheme.activations:
+        return None
+    wanted = {"num_bits": scheme.bits, "type": scheme.arg_type, "strategy": "token", "dynamic": True}
+    return {**ARGUMENT_DEFAULTS, **wanted}
+
+
+def _same_arguments(found: object, wanted: Mapping[str, Any] | None) -> bool:
+    if found is None or wanted is None:
+        return found is None and wanted is None
+    if not isinstance(found, Mapping) or set(found) - ARGUMENT_KEYS - NEUTRAL_ARGUMENTS:
+        return False
+    if any(found.get(key) not in (None, {}, False) for key in NEUTRAL_ARGUMENTS - {"observer"}):
+        return False
+    full = {**ARGUMENT_DEFAULTS, **found}
+    return all(type(full.get(k)) is type(v) and full.get(k) == v for k, v in wanted.items())
+
+
+def _differing_fields(
+    group: Mapping[str, Any], scheme: Scheme, layout: object
+) -> Iterator[tuple[str, str, str]]:
+    """(key, got, expected) of a group that does not describe its modules' scheme."""
+    if not _same_arguments(group.get("weights"), _arguments(scheme)):
+        yield "weights", _short(group.get("weights")), _short(_arguments(scheme))
+    if not _same_arguments(group.get("input_activations"), _activations(scheme)):
+        yield "input_activations", _short(group.get("input_activations")), _short(_activations(scheme))
+    if group.get("output_activations") is not None:
+        yield "output_activations", _short(group.get("output_activations")), "null"
+    own = group.get("format", layout)
+    if own != scheme.compressor:
+        yield "format", _short(own), scheme.compressor
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _matches(module: Module, patterns: Patterns) -> frozenset[str]:
+    by_name = patterns.matching(names_of(module.name))
+    kind = HEAD_CLASS if module.name == LM_HEAD else CLASS_OF_ROLE[module.source.role]
+    return by_name | patterns.classes(kind)
+
+
+def _targets(groups: Mapping[str, Any]) -> dict[str, Patterns]:
+    found = {}
+    for name, group in groups.items():
+        targets = group.get("targets") if isinstance(group, Mapping) else None
+        if not isinstance(targets, list) or not targets:
+            raise BadHeader(f"targets of {name}", expected="a list of patterns")
+        found[name] = parse_patterns(targets, f"{name}.targets")
+    return found
+
+
+def _judge_groups(
+    groups: Mapping[str, Any],
+    targets: Mapping[str, Patterns],
+    modules: Sequence[Module],
+    ignored: frozenset[str],
+    layout: object,
+) -> Iterator[Finding]:
+    for name, group in groups.items():
+        hit = [m for m in modules if m.name not in ignored and _matches(m, targets[name])]
+        quantized = [m for m in hit if m.scheme is not None]
+        if not quantized:
+            yield Finding(
+                "config_group_empty", f"{SECTION}.config_groups.{name}", _short(group.get("targets"))
+            )
+            continue
+        scheme = quantized[0].scheme
+        assert scheme is not None
+        yield from (
+            Finding("config_group_wrong", m.name, f"matched by {name}") for m in hit if m.scheme != scheme
+        )
+        for key, got, expected in _differing_fields(group, scheme, layout):
+            yield Finding("config_field", f"{SECTION}.config_groups.{name}.{key}", got, expected)
+        unused = (t for t in group["targets"] if not any(t in _matches(m, targets[name]) for m in quantized))
+        yield from (Finding("config_group_empty", f"{name} target {_short(target)}") for target in unused)
+
+
+def _judge_modules(
+    modules: Sequence[Module], targets: Mapping[str, Patterns], ignore: Patterns
+) -> Iterator[Finding]:
+    for module in modules:
+        ignored = ignore.matching(names_of(module.name))
+        groups = [name for name, patterns in targets.items() if _matches(module, patterns)]
+        if module.scheme is None:
+            if module.source.role is Role.LINEAR and not ignored:
+                yield Finding("config_dense_not_ignored", module.name)
+        elif ignored:
+            yield Finding("config_ignored_but_quantized", module.name, _short(sorted(ignored)[0]))
+        elif not groups:
+            yield Finding("config_module_unmatched", module.name)
+        elif len(groups) > 1:
+            yield Finding(
+                "config_group_wrong", module.name, f"matched by {' and '.join(groups)}", "one group"
+            )
+        else:
+            yield from _judge_names(module, targets[groups[0]])
+
+
+def _judge_names(module: Module, patterns: Patterns) -> Iterator[Finding]:
+    """A pattern must know a module under the engine's name too."""
+    expressions = Patterns(frozenset(), patterns.expressions)
+    unknown = [name for name in names_of(module.name) if not expressions.matching([name])]
+    if not patterns.names and unknown:
+        yield Finding("config_module_unmatched", module.name, f"no pattern matches {unknown[0]}")
+
+
+def _judge_ignore(modules: Sequence[Module], ignore: Patterns, foreign: bool) -> Iterator[Finding]:
+    """Each entry must name something that is left dense; the tied head is, though it has no tensor."""
+    dense = [names_of(module.name) for module in modules if module.scheme is None]
+    if not any(module.name == LM_HEAD for module in modules):
+        dense.append((LM_HEAD,))
+    used: set[str] = set()
+    for names in dense:
+        used |= ignore.matching(names)
+    entries = {*ignore.names, *(text for text, _ in ignore.expressions)}
+    if not foreign:  # others' builds carry towers that no inventory of a text model lists
+        yield from (
+            Finding("config_ignore_empty", f"{SECTION}.ignore", entry) for entry in sorted(entries - used)
+        )
+
+
+def _section_fields(section: Mapping[str, Any], found: AsFound, foreign: bool) -> Iterator[Finding]:
+    for key, wanted in REQUIRED.items():
+        if section.get(key) != wanted:
+            yield Finding("config_field", f"{SECTION}.{key}", _short(section.get(key)), wanted)
+    if section.get("kv_cache_scheme") is not None:
+        yield Finding(
+            "config_field", f"{SECTION}.kv_cache_scheme", _short(section["kv_cache_scheme"]), "null"
+        )
+    layouts = sorted({module.scheme.compressor for module in found.modules if module.scheme})
+    wanted = layouts[0] if len(layouts) == 1 else "mixed-precision"
+    if section.get("format") != wanted and not (foreign and len(layouts) > 1):
+        yield Finding("config_field", f"{SECTION}.format", _short(section.get("format")), wanted)
+
+
+def judge_quantization(config: Mapping[str, Any], found: AsFound, foreign: bool) -> list[Finding]:
+    """Whether groups and ignore list say exactly what is stored."""
+    section = config.get(SECTION)
+    if section is None and foreign and isinstance(config.get(NESTED), Mapping):
+        section = config[NESTED].get(SECTION)
+    quantized = any(module.scheme is not None for module in found.modules)
+    if section is None or not quantized:
+        fits = (section is None) == (not quantized)
+        return [] if fits else [Finding("config_not_quantized", SECTION, "nothing" if quantized else "one")]
+    groups = section.get("config_groups") if isinstance(section, Mapping) else None
+    ignore = section.get("ignore", []) if isinstance(section, Mapping) else None
+    if not isinstance(groups, Mapping) or not groups or not isinstance(ignore, list):
+        return [Finding("config_field", SECTION, _short(section), "config_groups and an ignore list")]
+    try:
+        targets, ignored = _targets(groups), parse_patterns(ignore, "ignore")
+    except BadHeader as error:
+        return [Finding("config_pattern", SECTION, str(error))]
+    skipped = frozenset(m.name for m in found.modules if ignored.matching(names_of(m.name)))
+    return [
+        *_section_fields(section, found, foreign),
+        *_judge_groups(groups, targets, found.modules, skipped, section.get("format")),
+        *_judge_modules(found.modules, targets, ignored),
+        *_judge_ignore(found.modules, ignored, foreign),
+    ]

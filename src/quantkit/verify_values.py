@@ -1,0 +1,173 @@
+"""Every stored value against the source's, in blocks of rows: decode, measure, judge.
+
+Reads both checkpoints by pread on two threads; the unit of memory is a block. It decodes by `reference` and
+its kernels alone. Only `verify` imports it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit import judge_groups, judge_rows
+from quantkit.as_found import Module
+from quantkit.bounds import INT4_PER_ELEMENT, ROW_BOUNDS
+from quantkit.checkpoint import Checkpoint
+from quantkit.findings import Finding
+from quantkit.formats import Scheme
+from quantkit.metrics import MAX_OVER_ROW, MAX_PER_ELEMENT, STORED, Measure
+from quantkit.reference import CODEBOOKS, bf16_to_float32
+
+WORKERS = 2
+BLOCK_VALUES = 1 << 19  # 1 MB of source
+GROUP_KINDS = (
+    "step_unusable",
+    "off_grid",
+    "level_not_nearest",
+    "step_not_fitted",
+    "grid_too_fine",
+    "step_sign",
+)
+ROW_KINDS = ("scale_unusable", "nan_code", "code_not_nearest", "scale_not_rule")
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Faults of one kind in one block or tensor: how often, and where first."""
+
+    kind: str
+    count: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """The verdict on one block."""
+
+    measure: Measure
+    faults: tuple[Faults, ...]
+
+
+def block_rows(width: int) -> int:
+    """Rows of a block of about BLOCK_VALUES values."""
+    return max(1, BLOCK_VALUES // max(1, width))
+
+
+def in_order(work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Results of a function over items, on all workers, in the order of the items."""
+    pool = ThreadPoolExecutor(WORKERS)
+    try:
+        yield from pool.map(work, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _listed(kinds: Sequence[str], table: NDArray[np.int64], start: int) -> tuple[Faults, ...]:
+    rows = zip(kinds, table.tolist(), strict=True)
+    return tuple(Faults(kind, count, start + row, column) for kind, (count, row, column) in rows if count)
+
+
+def judge_int4(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Block:
+    """Judge rows ``start:stop`` of a packed module."""
+    bits = source.rows(module.source.name, start, stop)
+    words = built.rows(module.tensor("weight_packed"), start, stop)
+    steps = bf16_to_float32(built.rows(module.tensor("weight_scale"), start, stop))
+    sums, counts, faults = judge_groups.judge_groups(bits, words, steps)
+    measure = Measure(
+        values=bits.size,
+        bit_identical=int(counts[judge_groups.BIT_IDENTICAL]),
+        groups=steps.size,
+        groups_off_grid=int(counts[judge_groups.GROUPS_OFF]),
+        negative_steps=int(counts[judge_groups.NEGATIVE_STEPS]),
+        sums=np.stack(
+            [sums, sums]
+        ),  # steps are stored in the model's dtype: the loader's cast changes nothing
+    )
+    return Block(measure, _listed(GROUP_KINDS, faults, start))
+
+
+def judge_8bit(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Block:
+    """Judge rows ``start:stop`` of a module with one scale an output row."""
+    scheme = module.scheme
+    assert scheme is not None
+    bits = source.rows(module.source.name, start, stop)
+    codes = built.rows(module.tensor("weight"), start, stop).view(np.uint8)
+    scales = built.rows(module.tensor("weight_scale"), start, stop).reshape(-1)
+    book = CODEBOOKS[scheme.code_dtype]
+    sums, counts, faults = judge_rows.judge_rows(bits, codes, scales, scheme.code_max, book)
+    measure = Measure(values=bits.size, bit_identical=int(counts[judge_rows.BIT_IDENTICAL]), sums=sums)
+    return Block(measure, _listed(ROW_KINDS, faults, start))
+
+
+def _blocks(modules: Sequence[Module]) -> Iterator[tuple[Module, int, int]]:
+    for module in modules:
+        rows, width = module.source.shape
+        step = block_rows(width)
+        yield from ((module, start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def _joined(blocks: Sequence[Block]) -> tuple[Measure, dict[str, Faults]]:
+    measure, faults = Measure(), dict[str, Faults]()
+    for block in blocks:
+        measure.add(block.measure)
+        for fault in block.faults:
+            known = faults.get(fault.kind, Faults(fault.kind, 0, fault.row, fault.column))
+            faults[fault.kind] = Faults(fault.kind, known.count + fault.count, known.row, known.column)
+    return measure.close_tensor(), faults
+
+
+def _as_findings(module: Module, scheme: Scheme, faults: dict[str, Faults]) -> Iterator[Finding]:
+    unit = "group" if scheme.packed else "column"
+    for fault in faults.values():
+        at = f"first in row {fault.row}"
+        if "scale" not in fault.kind:
+            at += f", {unit} {fault.column}"
+        yield Finding(fault.kind, module.name, at, count=fault.count)
+
+
+def over_bounds(module: Module, measure: Measure) -> Iterator[Finding]:
+    """Errors beyond the format's own; NaN counts as beyond."""
+    scheme = module.scheme
+    assert scheme is not None
+    if not measure.relative_rms() < 1:
+        yield Finding(
+            "decoder_fault", module.name, f"relative RMS error {measure.relative_rms():.4g}", "below 1"
+        )
+    if scheme.packed:
+        worst, bound, unit = measure.sums[STORED, MAX_PER_ELEMENT], INT4_PER_ELEMENT, "per element"
+    else:
+        rule = ROW_BOUNDS[scheme.code_dtype]
+        worst, bound, unit = measure.sums[STORED, MAX_OVER_ROW], rule.over_row_absmax, "of the row's absmax"
+        if rule.relative_rms is not None and not measure.relative_rms() <= rule.relative_rms:
+            got = f"relative RMS error {measure.relative_rms():.6g}"
+            yield Finding("error_over_bound", module.name, got, f"at most {rule.relative_rms:.6g}")
+    if not worst <= bound:
+        yield Finding("error_over_bound", module.name, f"{worst:.6g} {unit}", f"at most {bound:.6g}")
+
+
+def judge_modules(
+    source: Checkpoint, built: Checkpoint, modules: Sequence[Module]
+) -> Iterator[tuple[Module, Measure, list[Finding]]]:
+    """Measure and findings of every quantized module, in order."""
+
+    def work(item: tuple[Module, int, int]) -> tuple[Module, Block]:
+        module, start, stop = item
+        judge = judge_int4 if module.scheme is not None and module.scheme.packed else judge_8bit
+        return module, judge(source, built, module, start, stop)
+
+    collected: dict[str, list[Block]] = {}
+    for module, block in in_order(work, _blocks(modules)):
+        blocks = collected.setdefault(module.name, [])
+        blocks.append(block)
+        if sum(known.measure.values for known in blocks) == module.source.values:
+            measure, faults = _joined(collected.pop(module.name))
+            assert module.scheme is not None
+            yield (
+                module,
+                measure,
+                [*_as_findings(module, module.scheme, faults), *over_bounds(module, measure)],
+            )
