@@ -1,0 +1,188 @@
+"""The load client: a closed loop at an exact concurrency over aiohttp, streaming, every request kept.
+
+While it runs it only stamps and keeps what comes; it parses when nothing is being timed, and stops early
+where a response breaks. Judges no cell and writes no file. Imported by the sweep, its judges and the benchmark.
+"""
+
+import asyncio
+import gc
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from tests.support.cells import Cell
+from tests.support.stream import Answer, Recording
+from tests.support.watch import ClientWatch, InFlight, Metrics, Sample, ServerWatch, cancelled, metrics_of
+
+Prompt = Sequence[int]
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the load goes, and how long to wait for it.
+
+    Attributes
+    ----------
+    base_url, model
+        Root of the server, without ``/v1``, and the model's served name.
+    request_s, stall_s
+        Seconds after which a request is given up: in all, and without a further byte.
+    """
+
+    base_url: str
+    model: str
+    request_s: float = 900.0
+    stall_s: float = 300.0
+
+
+@dataclass
+class Measured:
+    """Everything one repeat of one cell gave.
+
+    Attributes
+    ----------
+    answers
+        One a request, in the order they were sent.
+    before, after
+        The server's counters around the load.
+    samples
+        The server's own counts while every slot was streaming.
+    """
+
+    cell: Cell
+    answers: list[Answer] = field(default_factory=list)
+    client: ClientWatch = field(default_factory=ClientWatch)
+    before: Metrics = field(default_factory=dict)
+    after: Metrics = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+
+
+def body_of(model: str, prompt: Prompt, output_tokens: int) -> bytes:
+    """The request's JSON for ``/v1/completions``: token ids in, exactly `output_tokens` out, usage in each chunk."""
+    return json.dumps(
+        {
+            "model": model,
+            "prompt": list(prompt),
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+    ).encode()
+
+
+def measure(
+    target: Target, cell: Cell, prompts: Sequence[Prompt], warm_up: Sequence[Prompt] = ()
+) -> Measured:
+    """Measure one repeat of a cell; returns when every response has ended.
+
+    Parameters
+    ----------
+    prompts
+        One a request, token ids; all are made into bytes before the first is sent.
+    warm_up
+        Prompts sent first, at the same concurrency, for 8 tokens each, and not measured.
+
+    Returns
+    -------
+    Measured
+        With an error in each answer that is none; the load stops at the first of them.
+    """
+    return asyncio.run(_measure(target, cell, prompts, warm_up))
+
+
+async def _measure(
+    target: Target, cell: Cell, prompts: Sequence[Prompt], warm_up: Sequence[Prompt]
+) -> Measured:
+    timeout = aiohttp.ClientTimeout(total=target.request_s, sock_read=target.stall_s)
+    connector = aiohttp.TCPConnector(limit=0)  # a limit here would cap the concurrency in silence
+    async with aiohttp.ClientSession(target.base_url, connector=connector, timeout=timeout) as session:
+        measured = Measured(cell)
+        bodies = [body_of(target.model, prompt, cell.output_tokens) for prompt in prompts]
+        warm = [body_of(target.model, prompt, min(8, cell.output_tokens)) for prompt in warm_up]
+        await ClosedLoop(session, InFlight(cell.concurrency)).send(warm)
+        measured.before = await read_metrics(session)
+        await _watched(session, measured, bodies)
+        measured.after = await read_metrics(session)
+        return measured
+
+
+async def _watched(session: aiohttp.ClientSession, measured: Measured, bodies: Sequence[bytes]) -> None:
+    flight = InFlight(measured.cell.concurrency)
+    server = ServerWatch(flight, lambda: read_metrics(session), measured.samples)
+    watching = asyncio.get_running_loop().create_task(server.watch())
+    gc.collect()
+    gc.disable()  # a collection in the middle would be measured as the server's
+    measured.client.start()
+    try:
+        recordings = await ClosedLoop(session, flight).send(bodies)
+    finally:
+        gc.enable()
+        await measured.client.stop()
+        await cancelled(watching)
+    measured.answers = [recording.answer() for recording in recordings]
+
+
+async def read_metrics(session: aiohttp.ClientSession) -> Metrics:
+    """The server's metrics now; none where it does not answer, so that the cell's checks say so."""
+    try:
+        async with session.get("/metrics") as response:
+            return metrics_of(await response.text())
+    except (aiohttp.ClientError, TimeoutError):
+        return {}
+
+
+@dataclass
+class ClosedLoop:
+    """Keeps `flight.concurrency` requests out until all are sent: as one ends, the next goes."""
+
+    session: aiohttp.ClientSession
+    flight: InFlight
+    broken: bool = False
+
+    async def send(self, bodies: Sequence[bytes]) -> list[Recording]:
+        """Send every body; the responses in the order the requests were sent."""
+        recordings: list[Recording] = []
+        waiting = iter(bodies)
+        slots = (self._slot(waiting, recordings) for _ in range(self.flight.concurrency))
+        await asyncio.gather(*slots)
+        return recordings
+
+    async def _slot(self, waiting: Iterator[bytes], recordings: list[Recording]) -> None:
+        for body in waiting:
+            if self.broken:
+                return
+            recording = Recording()
+            recordings.append(recording)
+            await self._request(body, recording)
+            self.broken |= recording.looks_broken
+
+    async def _request(self, body: bytes, recording: Recording) -> None:
+        recording.sent_s = time.perf_counter()
+        streaming = False
+        try:
+            async for _ in self._pieces(body, recording):
+                if not streaming and recording.has_token:
+                    streaming = True
+                    self.flight.first_token()
+        except TimeoutError:
+            recording.error = "no further byte came before the deadline"
+        except aiohttp.ClientError as wrong:
+            recording.error = f"connection broke: {type(wrong).__name__}: {wrong}"
+        recording.ended_s = time.perf_counter()
+        self.flight.end(streaming)
+
+    async def _pieces(self, body: bytes, recording: Recording) -> AsyncIterator[None]:
+        async with self.session.post("/v1/completions", data=body, headers=JSON) as response:
+            if response.status != 200:
+                recording.error = f"HTTP {response.status}: {(await response.text())[:200]}"
+                return
+            keep, clock = recording.pieces.append, time.perf_counter
+            async for piece in response.content.iter_any():
+                keep((clock(), piece))
+                yield

@@ -1,0 +1,1 @@
+"""Servers and writers with one named defect each, for the judge to catch."""

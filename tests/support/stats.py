@@ -1,0 +1,101 @@
+"""Statistics of repeats: spread, pooled spread, and the max-T sign-flip permutation test.
+
+Pure: arrays and numbers in, numbers out; knows no cell, build or verdict. Imported by the gate and its judges.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+MAX_EXACT_PAIRS = 12  # 4,096 sign patterns; beyond that nobody measures
+PRIOR_PAIRS = 2.0  # weight of the cells' common variance, in pairs: see `moderated_t`
+
+
+def cv(values: Sequence[float]) -> float | None:
+    """Sample standard deviation (n - 1) over the mean; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / np.mean(values))
+
+
+def relative_sd_pooled(groups: Sequence[Sequence[float]]) -> float | None:
+    """One relative standard deviation for several groups, each about its own mean.
+
+    Parameters
+    ----------
+    groups
+        Values of the same kind, for instance the repeats of each cell of a build; a group of one adds
+        nothing.
+
+    Returns
+    -------
+    float or None
+        sqrt(sum of squares about the mean, in units of the mean / degrees of freedom); None without any.
+    """
+    squares, freedom = 0.0, 0
+    for group in groups:
+        if len(group) > 1:
+            scaled = np.asarray(group, dtype=np.float64) / np.mean(group)
+            squares += float(np.sum((scaled - 1.0) ** 2))
+            freedom += len(group) - 1
+    return float(np.sqrt(squares / freedom)) if freedom else None
+
+
+def sign_patterns(pairs: int) -> Array:
+    """All 2^pairs patterns of +1 and -1, shape (2^pairs, pairs), the one without a flip first."""
+    if not 1 <= pairs <= MAX_EXACT_PAIRS:
+        raise ValueError(f"pairs, got {pairs}, expected 1 to {MAX_EXACT_PAIRS}")
+    return np.array(list(product((1.0, -1.0), repeat=pairs)))
+
+
+def moderated_t(means: Array, squares: Array, pairs: int) -> Array:
+    """t of each cell, its variance drawn towards the cells' median variance.
+
+    With 8 pairs a cell's own variance is often far too small by chance, and the largest of 90 such t is
+    chance. Any statistic is fair in a permutation test as long as every pattern gets the same one.
+
+    Parameters
+    ----------
+    means, squares
+        Mean and mean square of the log ratios, shape (..., cells).
+    pairs
+        Log ratios a cell.
+    """
+    variance = np.maximum(squares - means**2, 0.0) * pairs / (pairs - 1)
+    common = np.median(variance, axis=-1, keepdims=True)
+    drawn = ((pairs - 1) * variance + PRIOR_PAIRS * common) / (pairs - 1 + PRIOR_PAIRS)
+    t: Array = means / np.sqrt(np.maximum(drawn, np.finfo(np.float64).tiny) / pairs)
+    return t
+
+
+def max_t_p_values(log_ratios: Array) -> Array:
+    """Adjusted p of each cell having lost, against the largest t over all cells in every sign pattern.
+
+    Under no difference, which member of a pair is A is a coin toss, so every sign pattern was as likely. The
+    family's error stays at the level asked for, however the cells depend on one another.
+
+    Parameters
+    ----------
+    log_ratios
+        log(B / A) of each pair and cell, shape (..., pairs, cells); a loss is negative.
+
+    Returns
+    -------
+    ndarray, shape (..., cells)
+        Share of sign patterns whose largest -t is at least the cell's own: 1 / 2^pairs at best.
+    """
+    pairs = log_ratios.shape[-2]
+    patterns = sign_patterns(pairs)
+    squares = np.mean(log_ratios**2, axis=-2)  # a flip changes no square
+    means = np.einsum("sp,...pc->...sc", patterns / pairs, log_ratios)
+    losses = -moderated_t(means, squares[..., None, :], pairs)
+    largest = losses.max(axis=-1)
+    observed = losses[..., 0, :]
+    reached = largest[..., :, None] >= observed[..., None, :] * (
+        1 - 1e-12
+    )  # its own pattern counts, rounding or not
+    return np.asarray(reached.mean(axis=-2))
