@@ -1,5 +1,15 @@
 """Joins the workshop's plugins to pytest, and shows the report when a run ends. Holds no default and no test."""
 
+import os
+import sys
+
+import pytest
+
+from tests.report.terminal import table, wants_colour
+from tests.report.write import write_report
+from tests.support.closing import RECORDED
+from tests.support.options import SETTINGS
+
 pytest_plugins = [
     "tests.support.options",
     "tests.support.recording",
@@ -8,3 +18,16 @@ pytest_plugins = [
     "tests.support.serving",
     "tests.support.closing",
 ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The table, and where the record and the page are."""
+    record = config.stash.get(RECORDED, None)
+    if record is None:
+        return
+    terminalreporter.section("quantkit")
+    for line in table(record, colour=wants_colour(sys.stdout, os.environ)):
+        terminalreporter.write_line(line)
+    run = config.stash[SETTINGS].run
+    terminalreporter.write_line(f"record: {run / 'record.jsonl'}")
+    terminalreporter.write_line(f"report: {write_report(run)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from quantkit.convert import build as write_build
 from quantkit.formats import Format
 from tests.support.settings import Settings
 from tests.support.sourcehash import source_hash
@@ -19,8 +20,6 @@ def built(settings: Settings) -> Callable[[Format], Path]:
     """Gives the folder of a build, making it first where it is not there yet."""
 
     def make(build: Format) -> Path:
-        from quantkit.convert import build as write_build
-
         own = build.name == "bf16" and settings.bf16_source is not None
         source = settings.bf16_source if own and settings.bf16_source else settings.source
         folder = settings.checkpoints / source_hash(source)[:16]
