@@ -11,7 +11,9 @@ from tests.report.write import write_report
 def main(arguments: list[str] | None = None) -> int:
     """Write the report; 0, or 2 with one sentence where the run cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m tests.report", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or a folder of published figures")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run's folder, or a folder of published figures"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN itself if not given")
     given = parser.parse_args(arguments)
     try:

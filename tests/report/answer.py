@@ -15,6 +15,7 @@ from tests.report.standing import Answer, Standing, tied
 from tests.report.words import gib, listed, rate, ratio, whole
 
 SHARED_KEEPS = 0.5  # on a shared card a build must keep half the speed of the fastest
+BEHIND = 0.03  # a tied build this far behind is tied by its spread, and a caveat says so
 SAME_MEMORY = 0.01  # builds within one per cent of each other take the same memory
 
 
@@ -34,10 +35,15 @@ def speed(run: Run, build: str, loads: Sequence[tuple[int, int]]) -> Interval | 
     return around(geometric_mean(rates), spread, sum(cell.repeat_count for cell in cells))
 
 
-def _speed_words(value: Interval, base: Interval | None) -> str:
-    if base is None:
-        return f"{rate(value.value)} tok/s"
-    words = f"{rate(value.value)} tok/s, {ratio(value.value / base.value)} {BASE}"
+def _speed_words(run: Run, build: str, loads: Sequence[tuple[int, int]], base: Interval | None) -> str:
+    """The slowest and fastest cell, and the mean ratio to bf16 with its interval."""
+    rates = [cell.tok_per_s for cell in (run.cell(build, load) for load in loads) if cell.tok_per_s]
+    ends = dict.fromkeys(rate(each) for each in (min(rates), max(rates)))
+    words = f"{'–'.join(ends)} tok/s"
+    value = speed(run, build, loads)
+    if base is None or value is None:
+        return words
+    words += f", {ratio(value.value / base.value)} {BASE}"
     if value.low is None or value.high is None:
         return words + ", spread unknown"
     return f"{words} ({ratio(value.low / base.value)} to {ratio(value.high / base.value)})"
@@ -46,7 +52,11 @@ def _speed_words(value: Interval, base: Interval | None) -> str:
 def _by_speed(run: Run, loads: Sequence[tuple[int, int]]) -> list[Standing]:
     found = {build.name: speed(run, build.name, loads) for build in fit(run)}
     base = speed(run, BASE, loads)
-    standings = [Standing(name, i.value, _speed_words(i, base), i) for name, i in found.items() if i]
+    standings = [
+        Standing(name, mean.value, _speed_words(run, name, loads, base), mean)
+        for name, mean in found.items()
+        if mean
+    ]
     return sorted(standings, key=lambda each: -each.value)
 
 
@@ -72,6 +82,13 @@ def _speed_caveats(
     ]
     if noisy:
         caveats.append(f"{listed(noisy)} varies by over {NOISY_CV:.0%} between repeats and is left out")
+    behind = [
+        f"{each.build} ({1 - each.value / standings[0].value:.0%} behind)"
+        for each in standings
+        if each.build in tied(standings) and each.value < (1 - BEHIND) * standings[0].value
+    ]
+    if behind:
+        caveats.append(f"only a wide spread keeps {listed(behind)} in")
     if all(each.interval is None or each.interval.low is None for each in standings):
         caveats.append("without repeats no spread is known, so no build can be called faster")
     missing = [b.name for b in fit(run) if b.name not in {each.build for each in standings}]

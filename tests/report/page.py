@@ -54,16 +54,25 @@ def policy(scripts: tuple[str, ...]) -> str:
 
 
 def bars(answer: Answer) -> Mapping[str, tuple[float, float, float]]:
-    """For each standing with an interval: where its bar begins, how wide it is and where its dot is, in per cent."""
-    known = [(each.build, each.interval) for each in answer.standings if each.interval]
-    ends = [i.high if i.high is not None else i.value for _, i in known]
-    top = max(ends, default=1.0)
-    found = {}
-    for build, interval in known:
-        low = interval.low if interval.low is not None else interval.value
-        high = interval.high if interval.high is not None else interval.value
-        found[build] = (low / top * 100, (high - low) / top * 100, interval.value / top * 100)
-    return found
+    """For each standing with an interval: where its bar begins, how wide it is and where its dot is, in per cent.
+
+    The axis runs from the lowest to the highest end of the standings that are listed.
+    """
+    shown = [
+        each for index, each in enumerate(answer.standings) if index < STANDINGS or each.build in answer.picks
+    ]
+    known = {each.build: each.interval for each in shown if each.interval}
+    ends = {build: (one.low or one.value, one.high or one.value) for build, one in known.items()}
+    bottom = min((low for low, _ in ends.values()), default=0.0)
+    span = max((high for _, high in ends.values()), default=1.0) - bottom or 1.0
+
+    def place(value: float) -> float:
+        return 2 + 96 * (value - bottom) / span
+
+    return {
+        build: (place(low), place(high) - place(low), place(known[build].value))
+        for build, (low, high) in ends.items()
+    }
 
 
 def sort_key(value: Any) -> str:

@@ -59,7 +59,10 @@ class Table:
             for value in row:
                 if isinstance(value, Gap):
                     found.setdefault(value.reason, {})[str(row[0])] = None
-        return tuple((reason, tuple(who)) for reason, who in found.items())
+        everyone = len({row[0] for row in self.rows})
+        return tuple(
+            (why, ("all",) if len(who) == everyone > 1 else tuple(who)) for why, who in found.items()
+        )
 
 
 Maker = Callable[[Run, Build], Any]

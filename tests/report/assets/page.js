@@ -1,7 +1,6 @@
 // Draws the plots, sorts the tables, hides builds. All data is in the page; nothing is fetched.
 const specs = JSON.parse(document.getElementById("plots").textContent);
 const hidden = new Set();
-const NARROW = 420;
 
 const config = {
   background: null,
@@ -17,25 +16,38 @@ const config = {
   facet: { spacing: 24 },
 };
 
+const GAP = 24;
+
+// The room that the words on the left of a plot take.
+function labels(spec, values) {
+  const layer = (spec.layer ?? [spec])[0].encoding ?? {};
+  const y = layer.y ?? spec.encoding?.y;
+  if (y.type === "quantitative") return 70;
+  return 25 + 6.6 * Math.max(4, ...values.map((row) => String(row[y.field]).length));
+}
+
 // A specification for the room there is, without the builds that are hidden.
-function fitted(name, width) {
+function fitted(name, room) {
   const spec = structuredClone(specs[name]);
-  spec.data.values = spec.data.values.filter((row) => !hidden.has(row.build));
-  if (spec.facet) {
-    const names = spec.data.values.map((row) => row.build.length);
-    const labels = spec.spec.encoding || spec.spec.layer[0].encoding.y.type === "nominal" ? 8 * Math.max(0, ...names) : 56;
-    const count = new Set(spec.data.values.map((row) => row[spec.facet.field])).size || 1;
-    spec.columns = Math.max(1, Math.min(spec.columns, count, Math.floor(width / (labels + 170))));
-    spec.spec.width = Math.max(120, Math.floor((width - 24 * spec.columns) / spec.columns - labels - 10));
-  } else if (width < NARROW && name === "heat") {
-    spec.width = 46 * new Set(spec.data.values.map((row) => row.load)).size;
+  const values = spec.data.values.filter((row) => !hidden.has(row.build));
+  spec.data.values = values;
+  const view = spec.spec ?? spec;
+  const beside = labels(view, values);
+  if (!spec.facet) {
+    const loads = name === "heat" ? 52 * new Set(values.map((row) => row.load)).size : 150;
+    spec.width = Math.max(room - beside, loads);
+    return spec;
   }
+  const panels = new Set(values.map((row) => row[spec.facet.field])).size || 1;
+  const fitting = Math.floor((room + GAP) / (beside + 140 + GAP));
+  spec.columns = Math.max(1, Math.min(spec.columns, panels, fitting));
+  view.width = Math.max(110, Math.floor((room + GAP) / spec.columns) - beside - GAP - 4);
   return spec;
 }
 
 async function draw(box) {
   const spec = fitted(box.dataset.plot, box.clientWidth);
-  const options = { ast: true, actions: false, renderer: "svg", config, tooltip: { disableDefaultStyle: false } };
+  const options = { ast: true, actions: false, renderer: "svg", config, logLevel: 1 };
   const { view } = await window.vegaEmbed(box, spec, options);
   box.dataset.drawn = String(spec.data.values.length);
   return view;

@@ -38,36 +38,30 @@ def _heat_row(build: Build, cell: Cell) -> dict[str, Any]:
     }
 
 
+def _step(variable: str) -> Spec:
+    colours = [f"var(--{variable}-{index})" for index in range(len(HEAT_NAMES))]
+    return field("class", "nominal", scale={"domain": list(HEAT_NAMES), "range": colours}, legend=None)
+
+
 def heat(run: Run) -> Spec | None:
     """The grid of ratios to bf16: a rectangle a cell, a word in each."""
     rows = [_heat_row(build, run.cell(build.name, load)) for build in run.builds for load in run.grid]
     if not rows:
         return None
-    x = field(
-        "load",
-        "ordinal",
-        sort=[load_name(load) for load in run.grid],
-        title="requests at once × prompt tokens",
-    )
+    loads = [load_name(load) for load in run.grid]
+    x = field("load", "ordinal", sort=loads, title="requests at once × prompt tokens")
     x["axis"] = {"orient": "top", "labelAngle": 0, "domain": False, "ticks": False}
     y = field("build", "nominal", sort=order(run), title=None, axis={"domain": False, "ticks": False})
-    colours = [f"var(--heat-{index})" for index in range(len(HEAT_NAMES))]
-    fill = field("class", "nominal", scale={"domain": list(HEAT_NAMES), "range": colours}, legend=None)
-    inks = [f"var(--heat-ink-{index})" for index in range(len(HEAT_NAMES))]
-    ink = field("class", "nominal", scale={"domain": list(HEAT_NAMES), "range": inks}, legend=None)
-    tooltip = [
-        field("build", "nominal"),
-        field("load", "nominal"),
-        field("said", "nominal", title="figure"),
-    ]
+    tooltip = [field(name, "nominal") for name in ("build", "load", "said")]
+    tile = {"type": "rect", "cornerRadius": 5, "stroke": "var(--paper)", "strokeWidth": 2}
     layers = [
-        {"mark": {"type": "rect", "cornerRadius": 3}, "encoding": {"color": fill, "tooltip": tooltip}},
+        {"mark": tile, "encoding": {"color": _step("heat"), "tooltip": tooltip}},
         {
             "mark": {"type": "text", "fontSize": 12},
-            "encoding": {"text": field("word", "nominal"), "color": ink},
+            "encoding": {"text": field("word", "nominal"), "color": _step("heat-ink")},
         },
     ]
-    rest = {"layer": layers, "encoding": {"x": x, "y": y}, "width": "container", "height": {"step": 30}}
+    rest = {"layer": layers, "encoding": {"x": x, "y": y}, "height": {"step": 30}}
     return spec_of(
         rows,
         "Heat map of output tokens a second over bf16's, a row a build, a column a load",

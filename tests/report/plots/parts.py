@@ -28,15 +28,17 @@ def order(run: Run) -> list[str]:
     return [build.name for build in run.builds]
 
 
-def colour() -> Spec:
-    """Colour by how the linears are stored."""
-    scale = {"domain": list(LINEARS), "range": [f"var(--linears-{name})" for name in LINEARS]}
+def colour(rows: Sequence[Mapping[str, Any]]) -> Spec:
+    """Colour by how the linears are stored; the legend names those that are drawn."""
+    used = [name for name in LINEARS if any(row["linears"] == name for row in rows)]
+    scale = {"domain": used, "range": [f"var(--linears-{name})" for name in used]}
     return field("linears", "nominal", scale=scale, legend={"title": "linears"})
 
 
-def shape() -> Spec:
+def shape(rows: Sequence[Mapping[str, Any]]) -> Spec:
     """Shape by how the tables are stored."""
-    scale = {"domain": list(TABLES), "range": list(TABLES.values())}
+    used = [name for name in TABLES if any(row["tables"] == name for row in rows)]
+    scale = {"domain": used, "range": [TABLES[name] for name in used]}
     return field("tables", "nominal", scale=scale, legend={"title": "tables"})
 
 

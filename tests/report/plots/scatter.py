@@ -9,14 +9,35 @@ from tests.report.plots.parts import Spec, colour, field, shape, spec_of, style
 from tests.report.run import BASE, Build, Gap, Run
 from tests.report.words import gib, rate
 
+NEAR = (0.3, 0.06)  # points this close, of the panel's width and height, share one label
+RIGHT = 0.55  # past this share of the width a label ends above its point instead of beginning beside it
+
 
 def _front(points: list[dict[str, Any]]) -> None:
-    """Mark the points that no other beats in both: less of x and more of y."""
+    """Mark the points that no other beats in both: less of x and more of y. Those are labelled."""
     for point in points:
         better = (o for o in points if o["x"] <= point["x"] and o["y"] >= point["y"])
-        beaten = any((o["x"], o["y"]) != (point["x"], point["y"]) for o in better)
-        point["front"] = not beaten
-        point["label"] = "" if beaten else point["build"]
+        point["front"] = all((o["x"], o["y"]) == (point["x"], point["y"]) for o in better)
+        point["label"] = point["build"] if point["front"] else ""
+
+
+def _share_labels(points: list[dict[str, Any]]) -> None:
+    """Give points that all but coincide one label with all their names, each on a line."""
+    width = max((point["x"] for point in points), default=0.0) or 1.0
+    height = max((point["y"] for point in points), default=0.0) or 1.0
+    kept: list[dict[str, Any]] = []
+    for point in (each for each in points if each["label"]):
+        point["side"] = "left" if point["x"] > RIGHT * width else "right"
+        near = (
+            each
+            for each in kept
+            if abs(each["x"] - point["x"]) < NEAR[0] * width
+            and abs(each["y"] - point["y"]) < NEAR[1] * height
+        )
+        if other := next(near, None):
+            other["label"], point["label"] = f"{other['label']}\n{point['label']}", ""
+        else:
+            kept.append(point)
 
 
 def _speed_points(
@@ -40,8 +61,19 @@ def _speed_points(
             }
             group.append({**row, "said": f"{x_form(x)}, {rate(y.value)} tok/s"})
         _front(group)
+        _share_labels(group)
         points += group
     return points
+
+
+def _labels(side: str, x: Spec, y: Spec) -> Spec:
+    place = {"align": "right", "dx": 5, "dy": -11} if side == "left" else {"align": "left", "dx": 10, "dy": 5}
+    mark = {"type": "text", "lineBreak": "\n", **place}
+    return {
+        "transform": [{"filter": f"datum.side === '{side}'"}],
+        "mark": {**mark, "fontWeight": 600},
+        "encoding": {"x": x, "y": y, "text": field("label", "nominal")},
+    }
 
 
 def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str) -> Spec | None:
@@ -54,7 +86,7 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
     ]
     dots = {
         "mark": {"type": "point", "filled": True, "size": 95, "aria": True},
-        "encoding": {"x": x, "y": y, "color": colour(), "shape": shape(), "tooltip": tooltip},
+        "encoding": {"x": x, "y": y, "color": colour(points), "shape": shape(points), "tooltip": tooltip},
     }
     dots["encoding"]["opacity"] = {"condition": {"test": "datum.front", "value": 1}, "value": 0.55}
     bars = {
@@ -63,15 +95,13 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
             "x": x,
             "y": field("low", title=y["title"]),
             "y2": {"field": "high"},
-            "color": colour(),
+            "color": colour(points),
         },
     }
-    words = {
-        "mark": {"type": "text", "align": "left", "dx": 9, "dy": -7, "fontWeight": 600},
-        "encoding": {"x": x, "y": y, "text": field("label", "nominal")},
-    }
-    facet = field("at once", "nominal", sort=None, title=None)
-    view = {"layer": [bars, dots, words], "height": 230, "width": 260}
+    words = [_labels(side, x, y) for side in ("left", "right")]
+    panels = list(dict.fromkeys(point["at once"] for point in points))
+    facet = field("at once", "nominal", sort=panels, title=None)
+    view = {"layer": [bars, dots, *words], "height": 230}
     return spec_of(
         points, description, facet=facet, spec=view, columns=3, resolve={"scale": {"y": "independent"}}
     )

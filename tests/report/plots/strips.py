@@ -29,7 +29,7 @@ def _latency(run: Run, name: str, title: str) -> Spec | None:
         field("what", "nominal"),
         field("said", "nominal"),
     ]
-    base = {"x": x, "y": y, "color": {**colour(), "legend": None}, "tooltip": tooltip}
+    base = {"x": x, "y": y, "color": {**colour(rows), "legend": None}, "tooltip": tooltip}
     layers = [
         {
             "transform": [{"filter": "datum.what === 'repeat'"}],
@@ -77,13 +77,12 @@ def memory(run: Run) -> Spec | None:
     tooltip = [field("build", "nominal"), field("said", "nominal", title="loaded")]
     bar = {"mark": {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}}}
     bar["encoding"] = {"x": field("loaded", title="GiB after load; the tick is the prediction"), "y": y}
-    bar["encoding"] |= {"color": {**colour(), "legend": None}, "tooltip": tooltip}
+    bar["encoding"] |= {"color": {**colour(rows), "legend": None}, "tooltip": tooltip}
     tick = {"mark": {"type": "tick", "thickness": 2, "color": "var(--ink)"}}
     tick["encoding"] = {"x": field("predicted"), "y": y}
     tick["transform"] = [{"filter": "isValid(datum.predicted)"}]  # type: ignore[assignment]
-    return spec_of(
-        rows, "Memory after load by build", layer=[bar, tick], width="container", height={"step": 24}
-    )
+    layers = [bar, tick] if any("predicted" in row for row in rows) else [bar]
+    return spec_of(rows, "Memory after load by build", layer=layers, height={"step": 24})
 
 
 def kind_errors(run: Run) -> Spec | None:
@@ -101,10 +100,10 @@ def kind_errors(run: Run) -> Spec | None:
     encoding = {
         "x": field("error", title="relative error"),
         "y": field("kind", "nominal", title=None),
-        "color": colour(),
+        "color": colour(rows),
         "shape": field("view", "nominal", legend={"title": "view"}),
         "tooltip": [field(name, "nominal") for name in ("build", "view", "kind", "said")],
     }
     mark = {"type": "point", "filled": True, "size": 70}
-    rest = {"mark": mark, "encoding": encoding, "width": "container", "height": {"step": 20}}
+    rest = {"mark": mark, "encoding": encoding, "height": {"step": 20}}
     return spec_of(rows, "Error by kind of projection, a dot a build", **rest)
