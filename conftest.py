@@ -5,15 +5,11 @@ import sys
 
 import pytest
 
-from tests.report.terminal import table, wants_colour
-from tests.report.write import write_report
-from tests.support.closing import RECORDED
-from tests.support.options import SETTINGS
-
 pytest_plugins = [
     "tests.support.options",
     "tests.support.recording",
     "tests.support.collecting",
+    "tests.support.starting",
     "tests.support.builds",
     "tests.support.serving",
     "tests.support.closing",
@@ -22,6 +18,12 @@ pytest_plugins = [
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The table, and where the record and the page are."""
+    # Here, since pytest can no longer rewrite the asserts of a plugin that was imported before it is registered.
+    from tests.report.terminal import table, wants_colour
+    from tests.report.write import write_report
+    from tests.support.closing import RECORDED
+    from tests.support.options import SETTINGS
+
     record = config.stash.get(RECORDED, None)
     if record is None:
         return

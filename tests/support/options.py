@@ -14,13 +14,17 @@ from quantkit.errors import QuantkitError
 from quantkit.machines import Machine, machines
 from tests.support.machine import detected
 from tests.support.settings import GATES, GRIDS, Settings, named_builds
+from tests.support.source import folder_of
 
 SETTINGS = pytest.StashKey[Settings]()
 
 OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     (
         "--source",
-        {"default": "tests/nano/checkpoint", "help": "QAT checkpoint that every build is made from"},
+        {
+            "default": "tests/nano/checkpoint",
+            "help": "QAT checkpoint that every build is made from: a folder, or OWNER/NAME[@REVISION] of the hub",
+        },
     ),
     (
         "--bf16-source",
@@ -103,11 +107,12 @@ def _settings(config: pytest.Config) -> Settings:
     get = config.getoption
     known = records(config)
     machine = demanded(get("markexpr"), known) or detected(records=known)
+    checkpoints = Path(get("checkpoints")).resolve()
     return Settings(
-        source=Path(get("source")).resolve(),
-        bf16_source=Path(get("bf16_source")).resolve() if get("bf16_source") else None,
+        source=folder_of(get("source"), checkpoints),
+        bf16_source=folder_of(get("bf16_source"), checkpoints) if get("bf16_source") else None,
         builds=named_builds(get("builds"), bool(get("bf16_source"))),
-        checkpoints=Path(get("checkpoints")).resolve(),
+        checkpoints=checkpoints,
         run=_run_folder(config),
         from_runs=tuple(Path(run).resolve() for run in get("from_runs").split(",") if run),
         retry_failed=get("retry_failed"),

@@ -28,6 +28,7 @@ from tests.support.record import (
     write_record,
 )
 from tests.support.settings import Boot, Settings
+from tests.support.source import pin_of
 from tests.support.sourcehash import source_hash
 
 SUITES = ("quant", "gemm", "serve", "sweep")
@@ -81,6 +82,8 @@ def header_of(settings: Settings) -> dict[str, Any]:
         "commit": commit.stdout.strip() or "unknown",
         "facts": facts(),
         "source": settings.source.name,
+        "source_pin": pin_of(settings.source),
+        "bf16_source_pin": pin_of(settings.bf16_source) if settings.bf16_source else {},
         "builds": [build.name for build in settings.builds],
         **identity_of(settings),
     }

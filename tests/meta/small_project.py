@@ -1,0 +1,60 @@
+"""A project of made-up tests on the real plumbing, and pytest run in it as a user would.
+
+For the judge's own tests of plugins; knows no suite.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = ("options", "recording", "collecting", "starting", "cost", "closing")
+SUITE = """
+import pytest
+
+pytestmark = pytest.mark.xdist_group("engine")
+
+@pytest.mark.row("boot")
+def test_boot(boot, row):
+    row["boot_s"] = 1.5
+
+@pytest.mark.parametrize("cell", ["1x128", "8x128"])
+@pytest.mark.row("")
+def test_cell(boot, row, cell):
+    row["tok_per_s"] = 10.0
+"""
+
+
+def make(folder: Path, *, suite: str = SUITE, conftest: str = "") -> Path:
+    """Make the project in a folder, with one suite and what its conftest adds."""
+    shutil.copytree(
+        ROOT / "tests/support", folder / "tests/support", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (folder / "tests/sweep").mkdir()
+    (folder / "tests/sweep/test_made_up.py").write_text(suite)
+    (folder / "source").mkdir()
+    (folder / "source/config.json").write_text("{}")
+    plugins = [f"tests.support.{name}" for name in PLUGINS]
+    (folder / "conftest.py").write_text(f"pytest_plugins = {plugins}\n{conftest}")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def run(project: Path, *args: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Status and output of pytest in the project."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--run", "run", "tests", *args]
+    if "--source" not in args:
+        command += ["--source", "source"]
+    done = subprocess.run(
+        command,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+    return done.returncode, done.stdout + done.stderr

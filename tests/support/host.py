@@ -1,0 +1,212 @@
+"""Asks a host what the preflight judges: docker, device nodes, firmware, memory, disk, the image, the hub.
+
+Every answer is a plain value and every question a method of `Host`, so that tests stand a fake in its place.
+Judges nothing; imported by `starting`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantkit.errors import QuantkitError
+from quantkit.machines import Machine
+from tests.support.machine import Probe, gpus
+from tests.support.preflight import GIB, Card, Device, Facts, Gate, Space
+from tests.support.source import HubSource, HubUnreachable
+
+DRM = Path("/sys/class/drm")
+KFD_HOLDERS = Path("/sys/class/kfd/kfd/proc")
+CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+SCRIPT = Path(__file__).with_name("inside") / "image_facts.py"
+FAMILY, ARCHITECTURE = "gemma4", "Gemma4ForCausalLM"
+GATE_S = 45.0
+NVIDIA_MEMORY = ("nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
+FREE_FOR_RUNS_BYTES = 2 * GIB  # logs, records and containers' own layers
+
+
+def said(command: Iterable[str]) -> list[str]:
+    """The lines a command prints; none where it is absent or fails."""
+    try:
+        done = subprocess.run(tuple(command), capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines()
+
+
+def nodes(path: Path) -> list[Path]:
+    """The device nodes that a path of a machine's record stands for: itself, or the cards in a folder."""
+    if not path.is_dir():
+        return [path]
+    return sorted(node for node in path.iterdir() if node.name.startswith(("card", "renderD")))
+
+
+def nearest(folder: Path) -> Path:
+    """The folder itself, or the closest one above it that exists."""
+    return folder if folder.exists() else nearest(folder.parent)
+
+
+class Host:
+    """The host of one run.
+
+    Parameters
+    ----------
+    machine, image
+        What it should be, and the image it should have.
+    """
+
+    def __init__(self, machine: Machine, image: str) -> None:
+        self.machine = machine
+        self.image = image
+
+    def docker_error(self) -> str:
+        """Why the docker engine does not answer; empty when it does."""
+        done = subprocess.run(
+            ["docker", "version", "--format", "{{.Server.Version}}"],
+            capture_output=True, text=True, timeout=20, check=False,
+        ) if shutil.which("docker") else None  # fmt: skip
+        if done is None:
+            return "docker is not installed"
+        return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+    def devices(self) -> list[Device]:
+        """The device nodes of the machine's record; a name such as nvidia.com/gpu=all is looked up in CDI."""
+        found = []
+        for name in self.machine.devices:
+            if not name.startswith("/"):
+                found.append(Device(name, 0 if self._in_cdi(name.partition("=")[0]) else None))
+                continue
+            there = [node for node in nodes(Path(name)) if node.exists()]
+            found += [self._device(node) for node in there] or [Device(name)]
+        return found
+
+    @staticmethod
+    def _in_cdi(kind: str) -> bool:
+        specs = [spec for folder in CDI_FOLDERS if folder.is_dir() for spec in folder.iterdir()]
+        return any(kind in spec.read_text(errors="replace") for spec in specs if spec.is_file())
+
+    @staticmethod
+    def _device(node: Path) -> Device:
+        status = node.stat()
+        return Device(str(node), status.st_gid, status.st_mode & 0o060 == 0o060)
+
+    def archs(self) -> list[str]:
+        """Architectures of the cards that the drivers offer."""
+        return [gpu.arch for gpu in gpus(Probe())]
+
+    def firmware(self) -> list[str]:
+        """What the kernel's log says of firmware that the card's driver did not find."""
+        return [
+            line.strip()
+            for line in said(["dmesg"])
+            if "amdgpu" in line and "irmware" in line and "fail" in line
+        ]
+
+    def cards(self) -> list[Card]:
+        """Memory of each card, AMD's from sysfs, NVIDIA's from nvidia-smi."""
+        holders = tuple(f"pid {path.name}" for path in KFD_HOLDERS.glob("[0-9]*"))
+        found = []
+        for total in sorted(DRM.glob("card*/device/mem_info_vram_total")):
+            used = total.with_name("mem_info_vram_used")
+            found.append(Card(int(total.read_text()), int(used.read_text()), holders))
+        for line in said(NVIDIA_MEMORY):
+            total_mib, used_mib = (int(field) for field in line.split(","))
+            found.append(Card(total_mib << 20, used_mib << 20))
+        return found
+
+    def free_bytes(self, folder: Path) -> int:
+        """Room on the disk that a folder is on, or will be."""
+        return shutil.disk_usage(nearest(folder)).free
+
+    def image_here(self) -> bool:
+        """Whether the image is on this host, under its digest."""
+        return bool(said(["docker", "image", "inspect", "--format", "{{.Id}}", self.image]))
+
+    def gate(self) -> Gate:
+        """Run the script of `inside` in the image, with the card's devices, and read what it says."""
+        devices = [argument for name in self.machine.devices for argument in ("--device", name)]
+        groups = {str(device.gid) for device in self.devices() if device.gid}
+        joined = [argument for gid in sorted(groups) for argument in ("--group-add", gid)]
+        name = f"quantkit-gate-{os.getpid()}"
+        options = ["--rm", "--name", name, "--network", "none", *devices, *joined, "--entrypoint", "python3"]
+        wanted = (FAMILY, ARCHITECTURE, *self.machine.kernels.values())
+        command = ["docker", "run", *options, self.image, "-W", "ignore", "-c", SCRIPT.read_text(), *wanted]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=GATE_S, check=False)
+        except subprocess.TimeoutExpired:
+            said(["docker", "rm", "--force", name])
+            return Gate(error=f"the image did not answer within {GATE_S:.0f} s", late=True)
+        return gate_of(done.returncode, done.stdout, done.stderr)
+
+    def source_bytes(self, source: HubSource) -> int:
+        """Size of a repository's files.
+
+        Raises
+        ------
+        SourceRefused, HubUnreachable
+            Where it cannot be had, for good or for now.
+        """
+        from tests.support.hub import look_up  # needs huggingface_hub, which local sources do not
+
+        return look_up(source).size_bytes
+
+
+def gate_of(status: int, out: str, err: str) -> Gate:
+    """The answer of the script in the image; what else it printed before is passed over."""
+    try:
+        said = json.loads(out.strip().splitlines()[-1])
+        lists = (tuple(said[name]) for name in ("archs", "cards", "kernels"))
+        return Gate("", False, said["transformers"], said["vllm"], *lists)
+    except (IndexError, ValueError, KeyError, TypeError):
+        last = (err.strip().splitlines() or ["nothing"])[-1]
+        return Gate(error=f"the image answered status {status}: {last}")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run will put on the disk: sources to download, and builds that are not there yet.
+
+    Attributes
+    ----------
+    source_bytes
+        Size of the source that is here already; no build is larger than its source.
+    """
+
+    checkpoints: Path
+    builds: int
+    source_bytes: int
+    downloads: tuple[HubSource, ...] = ()
+
+
+def _disk(host: Host, wanted: Wanted) -> tuple[Space, dict[str, bool]]:
+    errors, sizes = {}, [0]
+    for source in wanted.downloads:
+        try:
+            sizes.append(host.source_bytes(source))
+        except QuantkitError as why:
+            errors[str(why)] = isinstance(why, HubUnreachable)
+    largest = max(wanted.source_bytes, *sizes)
+    needed = sum(sizes) + wanted.builds * largest + FREE_FOR_RUNS_BYTES
+    folder = wanted.checkpoints
+    return Space("checkpoints", str(folder), host.free_bytes(folder), needed), errors
+
+
+def facts_of(host: Host, wanted: Wanted) -> Facts:
+    """All facts of a host; what needs docker is asked where docker answers."""
+    docker_error = host.docker_error()
+    image_here = not docker_error and "@sha256:" in host.image and host.image_here()
+    space, source_errors = _disk(host, wanted)
+    return Facts(
+        docker_error=docker_error,
+        devices=tuple(host.devices()),
+        archs=tuple(host.archs()),
+        firmware=tuple(host.firmware()),
+        spaces=(space,),
+        cards=tuple(host.cards()),
+        image_here=image_here,
+        gate=host.gate() if image_here else None,
+        source_errors=source_errors,
+    )

@@ -1,0 +1,97 @@
+"""Downloads a source through huggingface_hub: the commit pinned, resumable, and every refusal one sentence.
+
+The token comes from HF_TOKEN alone and goes nowhere but to the hub. Imported where a source is a repository.
+"""
+
+import os
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import httpx2
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from quantkit.errors import QuantkitError
+from tests.support.source import HubSource, HubUnreachable, SourceRefused, pin_of, write_pin
+
+FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A revision of a repository as the hub describes it: its commit, and the bytes of the files we take."""
+
+    commit: str
+    size_bytes: int
+
+
+def _token() -> str | bool:
+    return os.environ.get("HF_TOKEN") or False  # False: no token that a login left on this host either
+
+
+def _refusal(source: HubSource, why: Exception) -> QuantkitError:
+    hint = f"open {source.page}, accept the licence, and set HF_TOKEN to a token that may read it"
+    if isinstance(why, GatedRepoError):
+        return SourceRefused(f"licence of {source.repo}", got="not accepted for this token", hint=hint)
+    if isinstance(why, RevisionNotFoundError):
+        return SourceRefused(
+            f"revision of {source.repo}", got=source.revision, expected="a branch, tag or commit"
+        )
+    if isinstance(why, RepositoryNotFoundError):
+        return SourceRefused(
+            f"source {source.repo}", got="no such folder, and no repository that HF_TOKEN may read", hint=hint
+        )
+    return HubUnreachable(
+        f"download of {source.repo}",
+        got=type(why).__name__,
+        hint="run it again: it resumes where it broke off",
+    )
+
+
+FAULTS = (HfHubHTTPError, httpx2.HTTPError, OSError)
+
+
+def look_up(source: HubSource) -> Found:
+    """Commit and size of a repository; asks whether we may have its files, and downloads none.
+
+    Raises
+    ------
+    SourceRefused
+        A licence that is not accepted, a token or a name that is wrong; names the page to open.
+    HubUnreachable
+        Worth a retry.
+    """
+    api = HfApi(token=_token())
+    try:
+        api.auth_check(source.repo)
+        info = api.model_info(source.repo, revision=source.revision, files_metadata=True)
+    except FAULTS as why:
+        raise _refusal(source, why) from None
+    taken = [file for file in info.siblings or () if any(fnmatch(file.rfilename, name) for name in FILES)]
+    return Found(str(info.sha), sum(file.size or 0 for file in taken))
+
+
+def fetch(source: HubSource) -> dict[str, str]:
+    """Download what is missing of a source; its pin: repository, revision asked for, and commit.
+
+    Raises
+    ------
+    SourceRefused, HubUnreachable
+        As `look_up`.
+    """
+    if source.whole:
+        return pin_of(source.folder)
+    commit = look_up(source).commit
+    try:
+        snapshot_download(
+            source.repo, revision=commit, local_dir=source.folder, allow_patterns=list(FILES), token=_token()
+        )
+    except FAULTS as why:
+        raise _refusal(source, why) from None
+    write_pin(source, commit)
+    return pin_of(source.folder)
