@@ -3,7 +3,9 @@
 Numbers only; knows no tensor and no file. `verify` and its parts import it, and so may the tests.
 """
 
-from dataclasses import dataclass
+import math
+
+from quantkit.formats import Scheme
 
 BF16_HALF_ULP = 2.0**-8  # rounding to 8 significant bits moves a value by at most this share of itself
 FP32_SLACK = (
@@ -22,27 +24,27 @@ STEP_TIE_MARGIN = 2.0**-19
 NARROW_SCALE = BF16_HALF_ULP
 
 
-@dataclass(frozen=True)
-class RowBound:
-    """Bounds of an 8-bit scheme with one scale an output row.
-
-    Attributes
-    ----------
-    over_row_absmax
-        Largest |error| / row absmax: half the widest step between codes, plus float32 rounding.
-    relative_rms
-        Largest relative RMS error of any tensor that is not mostly underflow, or None where the rule bounds
-        the error of a value by the row's peak only (int8), so that no constant exists.
-    """
-
-    over_row_absmax: float
-    relative_rms: float | None
-
-
 # Half a step at the top: FP8 codes 256..448 lie 32 apart, FNUZ codes 128..240 16 apart, int8 levels 1 apart.
-# FP8 rounds every normal value by at most half of 2^-3 of its binade: 2^-4 of itself, and the RMS with it.
-ROW_BOUNDS: dict[str, RowBound] = {
-    "F8_E4M3": RowBound(16 / 448 + FP32_SLACK, 2.0**-4 + 2.0**-10),
-    "F8_E4M3FNUZ": RowBound(8 / 240 + FP32_SLACK, 2.0**-4 + 2.0**-10),
-    "I8": RowBound(0.5 / 127 + FP32_SLACK, None),
+OVER_ROW_ABSMAX = {
+    "F8_E4M3": 16 / 448 + FP32_SLACK,
+    "F8_E4M3FNUZ": 8 / 240 + FP32_SLACK,
+    "I8": 0.5 / 127 + FP32_SLACK,
 }
+FP8_HALF_STEP = 2.0**-4  # 3 stored mantissa bits: half of 2^-3 of the binade, so of the value or less
+# Below the normal range the half step is constant, in units of the scale; a served FNUZ code adds as much.
+FP8_UNDERFLOW = 2.0**-9
+
+
+def relative_rms_bound(scheme: Scheme, width: int) -> float:
+    """Largest ||error|| / ||values|| of any tensor with rows of `width` values.
+
+    int4: each value within its own bound. fp8: each value within half a step of itself, or, below the normal
+    range, within half the smallest step, where the row's peak alone is code_max scales long. int8: each value
+    within half a level, the row's peak code_max levels long.
+    """
+    if scheme.packed:
+        return INT4_PER_ELEMENT
+    peak_share = math.sqrt(width) / scheme.code_max
+    if scheme.arg_type == "float":
+        return FP8_HALF_STEP + FP8_UNDERFLOW * peak_share + FP32_SLACK
+    return 0.5 * peak_share + FP32_SLACK

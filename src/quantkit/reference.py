@@ -135,6 +135,11 @@ def bf16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def float32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32 values rounded to the nearest bfloat16, ties to even, by ml_dtypes; same shape."""
+    return np.asarray(values.astype(ml_dtypes.bfloat16), dtype=np.float32)
+
+
 def scales_to_float32(stored: NDArray[np.generic], dtype: str) -> NDArray[np.float32]:
     """float32 values of stored scales of any of the dtypes BF16, F16, F32."""
     if dtype == "BF16":
@@ -154,8 +159,7 @@ def decode_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
 def decode_int4(words: NDArray[np.int32], steps: NDArray[np.float32]) -> NDArray[np.float32]:
     """float32 values of packed int4: level x step, one step for each ``in / steps.shape[1]`` values."""
     levels = decode_words(words)
-    group = levels.shape[1] // steps.shape[1]
-    return levels.astype(np.float32) * np.repeat(steps, group, axis=1)
+    return levels.astype(np.float32) * np.repeat(steps, levels.shape[1] // steps.shape[1], axis=1)
 
 
 def decode_codes(codes: NDArray[np.uint8], scales: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:

@@ -6,11 +6,14 @@ the writers. `cli` and the suites call `verify`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from quantkit import foreign
 from quantkit.as_found import AsFound, Layout, Module, as_found, compare_layout
 from quantkit.checkpoint import Checkpoint
+from quantkit.diagnose import explain
 from quantkit.errors import TensorSetMismatch
 from quantkit.findings import Finding
 from quantkit.left_dense import judge_left_dense
@@ -19,9 +22,10 @@ from quantkit.model import Inventory, Role, inventory
 from quantkit.verify_config import judge_quantization
 from quantkit.verify_fields import judge_fields, judge_tie
 from quantkit.verify_files import judge_copied, judge_shards, judge_side_files
-from quantkit.verify_values import judge_modules
+from quantkit.verify_values import Verdict, as_findings, judge_modules, over_bounds
 
 SCHEMA_VERSION = 1
+MAX_EXPLAINED = 32  # modules whose cause is looked for; one cause mostly spoils them all
 SERVED_AS = (
     "int4 steps cast to bfloat16; E4M3FN as stored on CPU and CUDA, and on gfx94x reinterpreted as E4M3FNUZ "
     "with a doubled scale, the same values; E4M3FNUZ value-cast to E4M3FN first, on every device"
@@ -34,6 +38,7 @@ class Judged:
 
     module: Module
     measure: Measure
+    rules: foreign.Rules
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,15 @@ class Report:
         Tensors compared byte for byte, and those that are the source's own.
     size_bytes
         Bytes of all tensors of the build.
-    rules
-        For another's build: the rules its scales follow, by scheme.
+    others
+        Whether it was judged as a build that others made.
     """
 
     source: Path
     built: Path
     found: AsFound
     layout: Layout
-    foreign: bool
+    others: bool
     problems: tuple[Finding, ...]
     judged: tuple[Judged, ...]
     copied: int
@@ -81,6 +86,19 @@ class Report:
         found = figures(measure) | {"served_minus_stored": difference(measure)}
         return found | {"kinds": {kind: figures(self.measure(role, kind)) for kind in kinds}}
 
+    def rules(self) -> dict[str, Any]:
+        """For another's build: the rule that made the scales of each scheme, and the share it explains."""
+        found: dict[str, Any] = {}
+        for scheme in dict.fromkeys(j.module.scheme for j in self.judged if self.others and j.module.scheme):
+            chosen = [j.rules for j in self.judged if j.module.scheme == scheme]
+            rules = reduce(foreign.Rules.merged, chosen)
+            found[scheme.name] = {
+                "rule": rules.recognized,
+                "scales": rules.scales,
+                "explained": dict(rules.explained),
+            }
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of ``quantkit verify --json``: linears at the top, tables beside them."""
         return {
@@ -88,7 +106,7 @@ class Report:
             "source": str(self.source),
             "built": str(self.built),
             "build": self.found.format.name,
-            "foreign": self.foreign,
+            "foreign": self.others,
             "good": self.good,
             "size_bytes": self.size_bytes,
             "copied": self.copied,
@@ -98,6 +116,7 @@ class Report:
             "served_as": SERVED_AS,
             **self._section(Role.LINEAR),
             "tables": self._section(Role.TABLE),
+            "rules": self.rules(),
             "problems": [problem.to_dict() for problem in self.problems],
         }
 
@@ -137,36 +156,58 @@ def verify(source: Path | str, built: Path | str, *, foreign: bool = False) -> R
         return _verify(original, build, foreign)
 
 
-def _verify(source: Checkpoint, built: Checkpoint, foreign: bool) -> Report:
+def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
     implied = inventory(source.config)
     _check_source(implied, source)
     found = as_found(implied, built.entries)
-    layout = compare_layout(found, implied, built.entries, source.entries, foreign)
-    problems = [] if found.known or foreign else [Finding("unknown_build", _combination(found))]
+    layout = compare_layout(found, implied, built.entries, source.entries, others)
+    problems = [] if found.known or others else [Finding("unknown_build", _combination(found))]
     problems += layout.findings
-    problems += judge_quantization(built.config, found, foreign)
-    problems += judge_tie(built.config, found, foreign)
-    problems += [] if foreign else judge_fields(built.config, source.config)
-    problems += judge_shards(built, foreign)
+    problems += judge_quantization(built.config, found, others)
+    problems += judge_tie(built.config, found, others)
+    problems += [] if others else judge_fields(built.config, source.config)
+    problems += judge_shards(built, others)
     problems += judge_side_files(source, built)
     problems += judge_left_dense(source, found)
     copied_wrong = list(judge_copied(source, built, layout.copied))
-    judged = []
-    for module, measure, findings in judge_modules(source, built, layout.sound):
-        judged.append(Judged(module, measure))
+    judged, faulty = [], []
+    for module, verdict in judge_modules(source, built, layout.sound, others=others):
+        judged.append(Judged(module, verdict.measure, verdict.rules))
+        findings = _value_findings(built, module, verdict, others)
         problems += findings
+        if findings:
+            faulty.append((module, verdict.faults[0].row if verdict.faults else 0))
+    problems += copied_wrong
+    problems += _causes(source, built, implied, faulty)
     return Report(
         source=source.root,
         built=built.root,
         found=found,
         layout=layout,
-        foreign=foreign,
-        problems=(*problems, *copied_wrong),
+        others=others,
+        problems=tuple(problems),
         judged=tuple(judged),
         copied=len(layout.copied),
         copied_identical=len(layout.copied) - len(copied_wrong),
         size_bytes=sum(entry.size_bytes for entry in built.entries.values()),
     )
+
+
+def _value_findings(built: Checkpoint, module: Module, verdict: Verdict, others: bool) -> list[Finding]:
+    found = list(as_findings(module, verdict))
+    if others:
+        scale_dtype = built.entries[module.tensor("weight_scale")].dtype
+        return found + list(foreign.over_bounds(module, verdict.measure, verdict.rules, scale_dtype))
+    return found + list(over_bounds(module, verdict.measure))
+
+
+def _causes(
+    source: Checkpoint, built: Checkpoint, implied: Inventory, faulty: Sequence[tuple[Module, int]]
+) -> list[Finding]:
+    """What explains the first faulty modules, where one of the known causes does."""
+    tensors = implied.of(Role.LINEAR) + implied.of(Role.TABLE)
+    causes = (explain(source, built, module, row, tensors) for module, row in faulty[:MAX_EXPLAINED])
+    return [cause for cause in causes if cause is not None]
 
 
 def _combination(found: AsFound) -> str:

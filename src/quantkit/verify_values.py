@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit import judge_groups, judge_rows
+from quantkit import foreign, judge_groups, judge_rows
 from quantkit.as_found import Module
-from quantkit.bounds import INT4_PER_ELEMENT, ROW_BOUNDS
+from quantkit.bounds import INT4_PER_ELEMENT, OVER_ROW_ABSMAX, relative_rms_bound
 from quantkit.checkpoint import Checkpoint
 from quantkit.findings import Finding
-from quantkit.formats import Scheme
 from quantkit.metrics import MAX_OVER_ROW, MAX_PER_ELEMENT, STORED, Measure
 from quantkit.reference import CODEBOOKS, bf16_to_float32
 
@@ -45,11 +44,18 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Block:
-    """The verdict on one block."""
+class Verdict:
+    """What was found of a block, or of a whole module.
+
+    Attributes
+    ----------
+    rules
+        Of another's build: which rules explain its scales.
+    """
 
     measure: Measure
     faults: tuple[Faults, ...]
+    rules: foreign.Rules = foreign.NO_RULES
 
 
 def block_rows(width: int) -> int:
@@ -71,7 +77,7 @@ def _listed(kinds: Sequence[str], table: NDArray[np.int64], start: int) -> tuple
     return tuple(Faults(kind, count, start + row, column) for kind, (count, row, column) in rows if count)
 
 
-def judge_int4(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Block:
+def judge_int4(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Verdict:
     """Judge rows ``start:stop`` of a packed module."""
     bits = source.rows(module.source.name, start, stop)
     words = built.rows(module.tensor("weight_packed"), start, stop)
@@ -87,10 +93,10 @@ def judge_int4(source: Checkpoint, built: Checkpoint, module: Module, start: int
             [sums, sums]
         ),  # steps are stored in the model's dtype: the loader's cast changes nothing
     )
-    return Block(measure, _listed(GROUP_KINDS, faults, start))
+    return Verdict(measure, _listed(GROUP_KINDS, faults, start))
 
 
-def judge_8bit(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Block:
+def judge_8bit(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Verdict:
     """Judge rows ``start:stop`` of a module with one scale an output row."""
     scheme = module.scheme
     assert scheme is not None
@@ -100,7 +106,13 @@ def judge_8bit(source: Checkpoint, built: Checkpoint, module: Module, start: int
     book = CODEBOOKS[scheme.code_dtype]
     sums, counts, faults = judge_rows.judge_rows(bits, codes, scales, scheme.code_max, book)
     measure = Measure(values=bits.size, bit_identical=int(counts[judge_rows.BIT_IDENTICAL]), sums=sums)
-    return Block(measure, _listed(ROW_KINDS, faults, start))
+    return Verdict(measure, _listed(ROW_KINDS, faults, start))
+
+
+def judge_foreign(source: Checkpoint, built: Checkpoint, module: Module, start: int, stop: int) -> Verdict:
+    """Measure rows ``start:stop`` of a module that others made."""
+    measure, unusable, rules = foreign.judge_block(source, built, module, start, stop)
+    return Verdict(measure, tuple(Faults(kind, n, row, 0) for kind, (n, row) in unusable.items()), rules)
 
 
 def _blocks(modules: Sequence[Module]) -> Iterator[tuple[Module, int, int]]:
@@ -110,19 +122,21 @@ def _blocks(modules: Sequence[Module]) -> Iterator[tuple[Module, int, int]]:
         yield from ((module, start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def _joined(blocks: Sequence[Block]) -> tuple[Measure, dict[str, Faults]]:
-    measure, faults = Measure(), dict[str, Faults]()
+def _joined(blocks: Sequence[Verdict]) -> Verdict:
+    measure, faults, rules = Measure(), dict[str, Faults](), foreign.NO_RULES
     for block in blocks:
         measure.add(block.measure)
+        rules = rules.merged(block.rules)
         for fault in block.faults:
             known = faults.get(fault.kind, Faults(fault.kind, 0, fault.row, fault.column))
             faults[fault.kind] = Faults(fault.kind, known.count + fault.count, known.row, known.column)
-    return measure.close_tensor(), faults
+    return Verdict(measure.close_tensor(), tuple(faults.values()), rules)
 
 
-def _as_findings(module: Module, scheme: Scheme, faults: dict[str, Faults]) -> Iterator[Finding]:
-    unit = "group" if scheme.packed else "column"
-    for fault in faults.values():
+def as_findings(module: Module, verdict: Verdict) -> Iterator[Finding]:
+    """One finding for each kind of fault in a module."""
+    unit = "group" if module.scheme is not None and module.scheme.packed else "column"
+    for fault in verdict.faults:
         at = f"first in row {fault.row}"
         if "scale" not in fault.kind:
             at += f", {unit} {fault.column}"
@@ -133,41 +147,33 @@ def over_bounds(module: Module, measure: Measure) -> Iterator[Finding]:
     """Errors beyond the format's own; NaN counts as beyond."""
     scheme = module.scheme
     assert scheme is not None
-    if not measure.relative_rms() < 1:
-        yield Finding(
-            "decoder_fault", module.name, f"relative RMS error {measure.relative_rms():.4g}", "below 1"
-        )
+    rms, rms_bound = measure.relative_rms(), relative_rms_bound(scheme, module.source.shape[1])
+    if not rms < 1:
+        yield Finding("decoder_fault", module.name, f"relative RMS error {rms:.4g}", "below 1")
+    if not rms <= rms_bound:
+        yield Finding("error_over_bound", module.name, f"relative RMS {rms:.6g}", f"at most {rms_bound:.6g}")
     if scheme.packed:
-        worst, bound, unit = measure.sums[STORED, MAX_PER_ELEMENT], INT4_PER_ELEMENT, "per element"
+        worst, bound, unit = measure.sums[STORED, MAX_PER_ELEMENT], INT4_PER_ELEMENT, "of a value"
     else:
-        rule = ROW_BOUNDS[scheme.code_dtype]
-        worst, bound, unit = measure.sums[STORED, MAX_OVER_ROW], rule.over_row_absmax, "of the row's absmax"
-        if rule.relative_rms is not None and not measure.relative_rms() <= rule.relative_rms:
-            got = f"relative RMS error {measure.relative_rms():.6g}"
-            yield Finding("error_over_bound", module.name, got, f"at most {rule.relative_rms:.6g}")
+        worst, bound = measure.sums[STORED, MAX_OVER_ROW], OVER_ROW_ABSMAX[scheme.code_dtype]
+        unit = "of the row's absmax"
     if not worst <= bound:
         yield Finding("error_over_bound", module.name, f"{worst:.6g} {unit}", f"at most {bound:.6g}")
 
 
 def judge_modules(
-    source: Checkpoint, built: Checkpoint, modules: Sequence[Module]
-) -> Iterator[tuple[Module, Measure, list[Finding]]]:
-    """Measure and findings of every quantized module, in order."""
+    source: Checkpoint, built: Checkpoint, modules: Sequence[Module], *, others: bool
+) -> Iterator[tuple[Module, Verdict]]:
+    """The verdict on every quantized module, in order; `others` judges by bounds alone."""
 
-    def work(item: tuple[Module, int, int]) -> tuple[Module, Block]:
+    def work(item: tuple[Module, int, int]) -> tuple[Module, Verdict]:
         module, start, stop = item
-        judge = judge_int4 if module.scheme is not None and module.scheme.packed else judge_8bit
-        return module, judge(source, built, module, start, stop)
+        ours = judge_int4 if module.scheme is not None and module.scheme.packed else judge_8bit
+        return module, (judge_foreign if others else ours)(source, built, module, start, stop)
 
-    collected: dict[str, list[Block]] = {}
-    for module, block in in_order(work, _blocks(modules)):
-        blocks = collected.setdefault(module.name, [])
-        blocks.append(block)
-        if sum(known.measure.values for known in blocks) == module.source.values:
-            measure, faults = _joined(collected.pop(module.name))
-            assert module.scheme is not None
-            yield (
-                module,
-                measure,
-                [*_as_findings(module, module.scheme, faults), *over_bounds(module, measure)],
-            )
+    collected: list[Verdict] = []
+    for module, verdict in in_order(work, _blocks(modules)):
+        collected.append(verdict)
+        if sum(block.measure.values for block in collected) == module.source.values:
+            yield module, _joined(collected)
+            collected = []
