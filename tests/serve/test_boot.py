@@ -1,0 +1,36 @@
+"""Each build boots on the engine as meant: kernels, memory, KV pool, and the facts that a baseline holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
+
+from tests.support.contract import Expected, boot_numbers, check_kernels, check_kv, check_memory, stable_facts
+from tests.support.serving import Server
+from tests.support.settings import Boot
+
+BASELINES = Path(__file__).parents[2] / "baselines"
+pytestmark = pytest.mark.xdist_group("engine")
+
+
+@pytest.mark.row("boot")
+def test_boot(
+    boot: Boot,
+    server: Server,
+    expected: Expected,
+    row: dict[str, Any],
+    data_regression: DataRegressionFixture,
+) -> None:
+    """The engine runs this build as meant, and says the same as the committed baseline."""
+    metrics = server.metrics()
+    row["boot_s"] = server.boot_s
+    row["kv_tokens_metrics"] = metrics.kv_tokens
+    facts = server.boot_facts
+    row.update(boot_numbers(facts, expected))
+    check_kernels(facts, expected)
+    check_memory(facts, expected)
+    check_kv(facts, metrics.kv_tokens)
+    assert facts.prefix_caching == metrics.prefix_caching
+    baseline = BASELINES / expected.machine.name / "boot" / f"{boot.build.name}.yml"
+    data_regression.check(stable_facts(facts, expected), fullpath=baseline)

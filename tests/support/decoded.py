@@ -1,0 +1,105 @@
+"""A build's weights decoded by the reference decoder and run in fp32 by transformers: what should be served.
+
+Shares nothing with the engine but the files on disk. Imports torch and transformers inside functions, since a run
+that asks no log probabilities should not wait for them. Imported by the serving suite.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.checkpoint import Checkpoint
+from quantkit.errors import QuantkitError
+from quantkit.reference import CODEBOOKS, bf16_to_float32, decode_int4, scales_to_float32
+from tests.support.logprobs import TOP_K, Scored
+
+PREFIX = "model.language_model."
+ABSENT = ("k_proj.weight", "v_proj.weight", "k_norm.weight")  # of KV-shared layers
+
+
+class CannotRun(QuantkitError):
+    """The decoded weights do not make the model that the config describes."""
+
+
+def _rows(checkpoint: Checkpoint, name: str) -> NDArray[Any]:
+    shape = checkpoint.entries[name].shape
+    return checkpoint.rows(name, 0, shape[0] if shape else 1)
+
+
+def _scales(checkpoint: Checkpoint, module: str) -> NDArray[np.float32]:
+    name = f"{module}.weight_scale"
+    return scales_to_float32(_rows(checkpoint, name), checkpoint.entries[name].dtype)
+
+
+def decoded_weights(checkpoint: Checkpoint) -> dict[str, NDArray[np.float32]]:
+    """Every weight as the engine's loader should see it, float32, under the checkpoint's names."""
+    found = {}
+    for name, entry in checkpoint.entries.items():
+        module = name.rpartition(".")[0]
+        if name.endswith(("weight_scale", "weight_shape")):
+            continue
+        if name.endswith("weight_packed"):
+            found[f"{module}.weight"] = decode_int4(_rows(checkpoint, name), _scales(checkpoint, module))
+        elif entry.dtype in CODEBOOKS:
+            served = CODEBOOKS[entry.dtype].served[_rows(checkpoint, name).view(np.uint8)]
+            found[name] = served * _scales(checkpoint, module)
+        else:
+            found[name] = bf16_to_float32(_rows(checkpoint, name))
+    return found
+
+
+def decoded_model(folder: Path) -> Any:
+    """The build's model in fp32, its weights decoded by the reference.
+
+    Raises
+    ------
+    CannotRun
+        Where a tensor is missing or left over.
+    """
+    import torch
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+    with Checkpoint.open(folder) as checkpoint:
+        config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
+        weights = decoded_weights(checkpoint)
+    tied = "lm_head.weight" not in weights
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**{**config, "dtype": "float32"})).to(torch.float32).eval()
+    named = {
+        name.replace(PREFIX, "model."): torch.from_numpy(np.ascontiguousarray(w))
+        for name, w in weights.items()
+    }
+    lacking = model.load_state_dict(named, strict=False)
+    missing = [
+        name
+        for name in lacking.missing_keys
+        if not name.endswith(ABSENT) and not (tied and name == "lm_head.weight")
+    ]
+    if missing or lacking.unexpected_keys:
+        raise CannotRun(
+            f"decoded weights of {folder.name}", got=f"missing {missing}, left over {lacking.unexpected_keys}"
+        )
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    return model
+
+
+def decoded_scores(folder: Path, sequences: Sequence[tuple[int, ...]]) -> tuple[Scored, ...]:
+    """Log probabilities of sequences by the decoded weights, in fp32."""
+    import torch
+
+    model = decoded_model(folder)
+    found = []
+    with torch.inference_mode():
+        for tokens in sequences:
+            logits = model(torch.tensor([tokens])).logits[0, :-1].float()
+            logprobs = torch.log_softmax(logits, dim=-1)
+            own = logprobs[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+            values, ids = logprobs.topk(TOP_K, dim=-1)
+            tops = tuple(
+                dict(zip(i.tolist(), v.tolist(), strict=True)) for i, v in zip(ids, values, strict=True)
+            )
+            found.append(Scored(tuple(tokens), tuple(own.tolist()), tops))
+    return tuple(found)
