@@ -1,0 +1,136 @@
+"""Where products run: the CPU, or a GPU through CUDA or HIP. Clocks, graphs and facts, and nothing of a plan.
+
+A test's fake derives from `Cpu` and replaces one method.
+"""
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+
+from .products import Product, Weights, product, weights
+
+Call = Callable[[], object]
+Sample = Callable[[], float]
+SETTLE_S = 2.0  # longest warm-up of one graph
+SETTLED = 0.01  # clocks count as steady once three samples in a row differ by less
+SAMPLE_S = 5e-3  # a GPU's sample replays its graph for at least this long
+
+
+class Cpu:
+    """The host's cores, as many and as pinned as whoever started the program says; no graphs."""
+
+    def __init__(self) -> None:
+        self.torch = torch.device("cpu")
+
+    def facts(self) -> dict[str, Any]:
+        """What a figure of this device depends on."""
+        return {
+            "device": platform.processor() or platform.machine(),
+            "isa": torch.backends.cpu.get_cpu_capability(),
+            "cores": torch.get_num_threads(),
+            "pinned": os.environ.get("OMP_PROC_BIND", "no"),
+            "torch": torch.__version__,
+        }
+
+    def weights(self, backend: str, n: int, k: int, count: int, span: int) -> Weights:
+        """Random weights here: `count` copies or more, `span` bytes or more."""
+        return weights(backend, n, k, count, span, self.torch)
+
+    def product(self, backend: str, rows: int, of: Weights) -> Product:
+        """A product here."""
+        return product(backend, rows, of, self.torch)
+
+    def timer(self, calls: Sequence[Call], whole: bool) -> Sample:
+        """A function that gives seconds: of all calls once (`whole`), else of one of them, each in its turn."""
+        turns = count()
+
+        def sample() -> float:
+            todo = calls if whole else (calls[next(turns) % len(calls)],)
+            begin = time.perf_counter()
+            for call in todo:
+                call()
+            return time.perf_counter() - begin
+
+        return sample
+
+    def settle(self, sample: Sample) -> None:
+        """Nothing: the checked call was the warm-up, and cores that are shared never settle."""
+
+    def eager_s(self, calls: Sequence[Call]) -> float | None:
+        """Seconds a call without a graph; None here, where all timing is eager."""
+        return None
+
+    def assert_alive(self) -> None:
+        """Raise where a refused product broke the device, so that nothing after it is called unsupported."""
+
+
+class Gpu(Cpu):
+    """The first GPU torch sees, by CUDA or HIP: every timing is a replay of a captured graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch = torch.device("cuda", 0)
+
+    def facts(self) -> dict[str, Any]:
+        """What a figure of this card depends on."""
+        at = torch.cuda.get_device_properties(0)
+        return {
+            "device": at.name,
+            "arch": getattr(at, "gcnArchName", f"sm_{at.major}{at.minor}"),
+            "multiprocessors": at.multi_processor_count,
+            "memory_bytes": at.total_memory,
+            "runtime": f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}",
+            "torch": torch.__version__,
+        }
+
+    def timer(self, calls: Sequence[Call], whole: bool) -> Sample:
+        """As on the CPU, from a graph of all calls; a call's share of it unless `whole`."""
+        self.eager_s(calls)  # kernels compile and workspaces appear before the capture
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for call in calls:
+                call()
+        event: Callable[..., Any] = torch.cuda.Event
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+
+        def replay(times: int) -> float:
+            begin.record()
+            for _ in range(times):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1000 / times
+
+        replay(1)
+        times = max(1, math.ceil(SAMPLE_S / max(replay(1), 1e-6)))
+        return lambda: replay(times) / (1 if whole else len(calls))
+
+    def settle(self, sample: Sample) -> None:
+        """Replay until the clocks are steady, or for `SETTLE_S`."""
+        last, deadline = [sample() for _ in range(3)], time.monotonic() + SETTLE_S
+        while max(last) > min(last) * (1 + SETTLED) and time.monotonic() < deadline:
+            last = [*last[1:], sample()]
+
+    def eager_s(self, calls: Sequence[Call]) -> float | None:
+        """Seconds a call, launch overhead included: a diagnostic, never a result."""
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for call in calls:
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / len(calls)
+
+    def assert_alive(self) -> None:
+        """Multiply two numbers; a sticky error of the runtime comes back here."""
+        torch.ones(1, device=self.torch).mul(2).item()
+
+
+def device_of(kind: str) -> Cpu:
+    """The device of a plan: ``cpu`` or ``gpu``."""
+    return {"cpu": Cpu, "gpu": Gpu}[kind]()
