@@ -8,81 +8,69 @@ codes of twice the value, without a negative zero: that pattern is its NaN.
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.kernels import bf16_value, compiled, float_bits, nearest_int
+from quantkit.kernels import bf16_value, compiled, f32, float_bits, i32, nearest_int, u8, u16, u32
 
-INFINITY_BITS = 0x7F80  # bfloat16 magnitudes from here on are infinity or NaN
-
-
-@compiled
-def _row_peak(bits: NDArray[np.uint16], r: int) -> np.uint16:
-    peak = np.uint16(0)
-    for c in range(bits.shape[1]):
-        peak = max(peak, np.uint16(bits[r, c] & np.uint16(0x7FFF)))
-    return peak
+Bits = NDArray[np.uint16]
+Floats = NDArray[np.float32]
 
 
 @compiled
-def _row_scale(peak: np.uint16, code_max: np.float32) -> np.float32:
-    return bf16_value(peak) / code_max if peak > 0 else np.float32(1.0)
+def _row_scales(rows: Bits, scales: Floats, code_max: np.float32) -> int:
+    """Fill scales [n, 1]; the result counts rows with infinity or NaN."""
+    non_finite = 0
+    for r in range(rows.shape[0]):
+        peak = u16(0)
+        for c in range(rows.shape[1]):
+            peak = max(peak, u16(rows[r, c] & u16(0x7FFF)))
+        scales[r, 0] = f32(bf16_value(peak) / code_max) if peak > 0 else f32(1.0)
+        non_finite += peak >= u16(0x7F80)
+    return non_finite
 
 
 @compiled
-def _fp8_magnitude(value: np.float32) -> np.int32:
+def _fp8_magnitude(value: np.float32) -> np.uint32:
     """E4M3 code of a magnitude up to 480: exponent bias 7, 3 mantissa bits, ties to even."""
     bits = float_bits(value)
-    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - 960  # 960: 8 x (127 - 7)
-    subnormal = float_bits(np.float32(value + np.float32(16384.0))) - 0x46800000  # unit there: 2^-9
-    return normal if bits >= 0x3C800000 else subnormal  # 2^-6
+    odd = u32(u32(bits >> u32(20)) & u32(1))
+    normal = u32(u32(u32(u32(bits + u32(0x7FFFF)) + odd) >> u32(20)) - u32(960))  # 960: 8 x (127 - 7)
+    subnormal = u32(float_bits(f32(value + f32(16384.0))) - u32(0x46800000))  # the last place of 2^14 is 2^-9
+    return normal if bits >= u32(0x3C800000) else subnormal  # 2^-6
 
 
 @compiled
-def _encode_fp8(
-    bits: NDArray[np.uint16],
+def _fp8_codes(
+    rows: Bits,
     codes: NDArray[np.uint8],
-    scales: NDArray[np.float32],
+    scales: Floats,
     code_max: np.float32,
     gain: np.float32,
-    negative_zero: int,
-) -> int:
-    non_finite = 0
-    for r in range(bits.shape[0]):
-        peak = _row_peak(bits, r)
-        non_finite += peak >= INFINITY_BITS
-        scale = _row_scale(peak, code_max)
-        scales[r, 0] = scale
-        for c in range(bits.shape[1]):
-            magnitude = bf16_value(np.uint16(bits[r, c] & np.uint16(0x7FFF))) / scale
-            magnitude = min(magnitude, code_max)
-            code = _fp8_magnitude(np.float32(magnitude * gain))
-            sign = np.int32(bits[r, c] >> np.uint16(8)) & 0x80
-            codes[r, c] = np.uint8(code | (sign if code > 0 else sign & negative_zero))
-    return non_finite
+    zero_sign: np.uint32,
+) -> None:
+    for r in range(rows.shape[0]):
+        row, out, scale = rows[r], codes[r], scales[r, 0]
+        for c in range(row.size):
+            bits = u32(row[c])
+            magnitude = min(f32(bf16_value(u16(bits & u32(0x7FFF))) / scale), code_max)
+            code = _fp8_magnitude(f32(magnitude * gain))
+            sign = u32(u32(bits >> u32(8)) & u32(0x80))
+            out[c] = u8(code | (sign if code > u32(0) else u32(sign & zero_sign)))
 
 
 @compiled
-def _encode_int8(
-    bits: NDArray[np.uint16], codes: NDArray[np.int8], scales: NDArray[np.float32], code_max: np.float32
-) -> int:
-    non_finite = 0
-    for r in range(bits.shape[0]):
-        peak = _row_peak(bits, r)
-        non_finite += peak >= INFINITY_BITS
-        scale = _row_scale(peak, code_max)
-        scales[r, 0] = scale
-        for c in range(bits.shape[1]):
-            code = nearest_int(np.float32(bf16_value(bits[r, c]) / scale))
-            codes[r, c] = np.int8(min(max(code, -127), 127))
-    return non_finite
+def _int8_codes(rows: Bits, codes: NDArray[np.int8], scales: Floats) -> None:
+    for r in range(rows.shape[0]):
+        row, out, scale = rows[r], codes[r], scales[r, 0]
+        for c in range(row.size):
+            code = nearest_int(f32(bf16_value(row[c]) / scale))
+            out[c] = np.int8(min(max(code, i32(-127)), i32(127)))
 
 
-def encode_fp8_rows(
-    bits: NDArray[np.uint16], codes: NDArray[np.uint8], scales: NDArray[np.float32], code_max: float
-) -> int:
+def encode_fp8_rows(rows: Bits, codes: NDArray[np.uint8], scales: Floats, code_max: float) -> int:
     """Fill codes and scales of a block of rows; the result is the count of rows with infinity or NaN.
 
     Parameters
     ----------
-    bits
+    rows
         bfloat16 patterns [n, k].
     codes, scales
         Filled: uint8 [n, k] and float32 [n, 1].
@@ -90,15 +78,17 @@ def encode_fp8_rows(
         448 writes E4M3FN, 240 writes E4M3FNUZ.
     """
     fnuz = code_max < 448
-    gain, negative_zero = (2.0, 0) if fnuz else (1.0, 0x80)
-    return _encode_fp8(bits, codes, scales, np.float32(code_max), np.float32(gain), negative_zero)
+    gain, zero_sign = (f32(2.0), u32(0)) if fnuz else (f32(1.0), u32(0x80))
+    non_finite = _row_scales(rows, scales, f32(code_max))
+    _fp8_codes(rows, codes, scales, f32(code_max), gain, zero_sign)
+    return non_finite
 
 
-def encode_int8_rows(
-    bits: NDArray[np.uint16], codes: NDArray[np.int8], scales: NDArray[np.float32], code_max: float
-) -> int:
+def encode_int8_rows(rows: Bits, codes: NDArray[np.int8], scales: Floats, code_max: float) -> int:
     """Fill int8 codes [n, k] and float32 scales [n, 1]; the result counts rows with infinity or NaN."""
-    return _encode_int8(bits, codes, scales, np.float32(code_max))
+    non_finite = _row_scales(rows, scales, f32(code_max))
+    _int8_codes(rows, codes, scales)
+    return non_finite
 
 
 def _fp8_table(bias: int) -> NDArray[np.float32]:

@@ -4,11 +4,11 @@ Pure. The rule, for a group with peak magnitude P:
   1. All zeros: step 1, levels 0.
   2. m = 1, 2, .. 8 (coarsest lattice first): the levels are the nearest integers of value x m / P, and the
      step is their least-squares fit sum(value x level) / sum(level^2), rounded to bfloat16, ties to even.
-  3. The levels are derived again against that stored step; the group fits when every |value - step x level|
-     <= P x 2^-7 and every level lies in -8..7. Otherwise the next bfloat16 above, then below, is tried.
-  4. The step is negative only where some level is +8 and none is -8: both then change sign.
-A group that no m fits is off the grid. Peak over smallest magnitude is the m of nearly every group, so that is
-tried first; two lattices with m <= 8 lie at least P / 56 apart somewhere, so no coarser one can fit as well.
+  3. The levels are derived again against that stored step. The group fits when every |value - step x level|
+     <= P x 2^-7 and every level lies in -8..7; if not, the next bfloat16 above, then below, is tried.
+  4. The step is negative only where m is 8 and the positive peak would be level +8.
+A group that no m fits is off the grid. Peak over smallest magnitude is the m of nearly every group and is tried
+first: two lattices with m <= 8 lie at least P / 56 apart somewhere, so where it fits no coarser one does.
 """
 
 from typing import NamedTuple
@@ -17,120 +17,160 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.formats import GROUP_SIZE
-from quantkit.kernels import bf16_nearest, bf16_value, compiled, float_bits, nearest_int
-from quantkit.packing import PER_WORD, pack_eight
+from quantkit.kernels import (
+    bf16_nearest,
+    bf16_value,
+    compiled,
+    f32,
+    float_bits,
+    i32,
+    nearest_int,
+    rounded_to_bf16,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+from quantkit.packing import BIAS, nibbles_to_word
 
 TOLERANCE = 2.0**-7  # of the peak: half a unit of the value's and half a unit of the step's last place
-UNFIT = 0  # no step has this pattern: it would be a step of zero
+ONE_STEP = 0x3F80  # bfloat16 1.0: the step of a group of zeros
+STRIP = 64  # groups that go through the stages together: their bits stay in the first-level cache
+
+Bits = NDArray[np.uint16]
+Floats = NDArray[np.float32]
 
 
 @compiled
-def _levels_against(
-    bits: NDArray[np.uint16],
-    r: int,
-    start: int,
-    step_bits: np.uint16,
-    peak: np.float32,
-    nibbles: NDArray[np.uint8],
-) -> tuple[bool, bool, int]:
-    """Levels + 8 of one group for a positive step; whether they fit, are negated, and how many are exact."""
-    step = bf16_value(step_bits)
-    per_step = np.float32(1.0) / step
-    worst, low, high, exact = np.int32(0), np.int32(0), np.int32(0), np.int32(0)
-    for i in range(32):
-        pattern = bits[r, start + i]
-        value = bf16_value(pattern)
-        level = nearest_int(np.float32(value * per_step))
-        served = np.float32(np.float32(level) * step)
-        worst = max(worst, float_bits(np.float32(abs(np.float32(value - served)))))
-        low, high = min(low, level), max(high, level)
-        both_zero = (level == 0) & ((pattern & np.uint16(0x7FFF)) == 0)
-        exact += np.int32((bf16_nearest(served) == pattern) | both_zero)
-        nibbles[i] = np.uint8(level + 8)
-    negated = high == 8
-    fits = (worst <= float_bits(np.float32(peak * np.float32(TOLERANCE)))) & (low >= -8) & (high <= 8)
-    if negated:
-        fits &= low > -8
+def _oriented(per_step: np.float32, m: np.int32, positive_peak: np.uint16) -> np.float32:
+    """Levels per value, negative where the positive peak would be level +8, which int4 lacks."""
+    needs_minus = m == i32(8) and nearest_int(f32(bf16_value(positive_peak) * per_step)) == i32(8)
+    return f32(-per_step) if needs_minus else per_step
+
+
+@compiled
+def _guess(groups: Bits, peaks: Floats, per_step: Floats) -> None:
+    """Peak magnitudes, and levels per value if the smallest magnitude is one step."""
+    for g in range(groups.shape[0]):
+        top, low, positive = u16(0), u16(0xFFFF), np.int16(0)
         for i in range(32):
-            nibbles[i] = np.uint8(16 - nibbles[i])
-    return fits, negated, exact
+            bits = groups[g, i]
+            magnitude = u16(bits & u16(0x7FFF))
+            top = max(top, magnitude)
+            low = min(low, u16(magnitude - u16(1)))  # zeros wrap to the end and drop out
+            positive = max(positive, np.int16(bits))
+        peak = bf16_value(top)
+        m = nearest_int(f32(peak / bf16_value(u16(low + u16(1)))))
+        peaks[g] = peak
+        per_step[g] = _oriented(f32(f32(m) / peak), m, u16(positive)) if top > 0 else f32(0.0)
 
 
 @compiled
-def _least_squares(bits: NDArray[np.uint16], r: int, start: int, per_step: np.float32) -> np.float32:
-    """Fitted step; the sums are exact in float32 where the group is on the grid, in any order."""
-    moment, square = np.float32(0.0), np.int32(0)
+def _fit_steps(groups: Bits, per_step: Floats, steps: Bits) -> None:
+    """Least-squares steps; on the grid the sums are exact in float32, whatever their order."""
+    for g in range(groups.shape[0]):
+        rate, moment, square = per_step[g], f32(0.0), f32(0.0)
+        for i in range(32):
+            value = bf16_value(groups[g, i])
+            level = f32(nearest_int(f32(value * rate)))
+            moment += f32(value * level)
+            square += f32(level * level)
+        steps[g] = bf16_nearest(f32(moment / square)) if square > 0 else u16(ONE_STEP)
+
+
+@compiled
+def _check(groups: Bits, peaks: Floats, steps: Bits, fits: NDArray[np.bool_]) -> None:
+    """Whether the levels against each stored step lie in -8..7 and within the tolerance."""
+    for g in range(groups.shape[0]):
+        step = bf16_value(steps[g])
+        rate, worst = f32(f32(1.0) / step), u32(0)
+        for i in range(32):
+            value = bf16_value(groups[g, i])
+            level = nearest_int(f32(value * rate))
+            residual = u32(float_bits(f32(value - f32(f32(level) * step))) & u32(0x7FFFFFFF))
+            beyond = u32(u32(u32(level + i32(8)) >> u32(4)) << u32(31))
+            worst = max(worst, u32(residual | beyond))
+        finite = float_bits(peaks[g]) < u32(0x7F800000)
+        fits[g] = (worst <= float_bits(f32(peaks[g] * f32(TOLERANCE)))) & finite
+
+
+@compiled
+def _count_identical(groups: Bits, steps: Bits) -> int:
+    """Values that step x level, rounded to bfloat16, gives back bit by bit; zeros of either sign are equal."""
+    differing = 0
+    for g in range(groups.shape[0]):
+        step = bf16_value(steps[g])
+        rate, group_differing = f32(f32(1.0) / step), u32(0)
+        for i in range(32):
+            source = u32(u32(groups[g, i]) << u32(16))
+            level = nearest_int(f32(source.view(f32) * rate))
+            served = rounded_to_bf16(f32(f32(level) * step))
+            differs = min(u32(u32(served ^ source) >> u32(16)), u32(source << u32(1)))
+            group_differing = u32(group_differing + min(differs, u32(1)))
+        differing += group_differing
+    return groups.shape[0] * 32 - differing
+
+
+@compiled
+def _pack(groups: Bits, steps: Bits, words: NDArray[np.int32]) -> None:
+    """Levels against the stored steps, as biased nibbles in words [n, 4]."""
+    nibbles = np.empty(32, u8)
+    eights = nibbles.view(u64)
+    for g in range(groups.shape[0]):
+        rate = f32(f32(1.0) / bf16_value(steps[g]))
+        for i in range(32):
+            nibbles[i] = u8(nearest_int(f32(bf16_value(groups[g, i]) * rate)) + i32(BIAS))
+        for w in range(4):
+            words[g, w] = nibbles_to_word(eights[w])
+
+
+@compiled
+def _search(group: Bits, peaks: Floats) -> np.uint16:
+    """The step of one group [1, 32] by trying every m, coarsest first, and the neighbours of each step; or 0."""
+    step, rate, fits = np.empty(1, u16), np.empty(1, f32), np.empty(1, np.bool_)
+    positive = np.int16(0)
     for i in range(32):
-        value = bf16_value(bits[r, start + i])
-        level = nearest_int(np.float32(value * per_step))
-        moment += np.float32(value * np.float32(level))
-        square += level * level
-    return np.float32(moment / np.float32(square))
-
-
-@compiled
-def _try_lattice(
-    bits: NDArray[np.uint16], r: int, start: int, peak: np.float32, m: int, nibbles: NDArray[np.uint8]
-) -> tuple[np.uint16, int]:
-    """Stored step, sign included, or UNFIT; and how many values come back bit-identical."""
-    rounded = bf16_nearest(_least_squares(bits, r, start, np.float32(np.float32(m) / peak)))
-    for neighbour in (0, 1, -1):
-        step_bits = np.uint16(np.int32(rounded) + neighbour)
-        fits, negated, exact = _levels_against(bits, r, start, step_bits, peak, nibbles)
-        if fits:
-            return np.uint16(step_bits | np.uint16(0x8000 if negated else 0)), exact
-    return np.uint16(0), 0
-
-
-@compiled
-def fit_group(
-    bits: NDArray[np.uint16], r: int, start: int, nibbles: NDArray[np.uint8]
-) -> tuple[np.uint16, int]:
-    """Fit ``bits[r, start : start + 32]``; fills nibbles with level + 8."""
-    top, low = np.uint16(0), np.uint16(0xFFFF)
-    for i in range(32):
-        magnitude = np.uint16(bits[r, start + i] & np.uint16(0x7FFF))
-        top = max(top, magnitude)
-        low = min(low, np.uint16(magnitude - np.uint16(1)))  # zeros wrap to the end and drop out
-    if top == 0:
-        nibbles[:] = np.uint8(8)
-        return np.uint16(0x3F80), 32
-    peak = bf16_value(top)
-    guess = nearest_int(np.float32(peak / bf16_value(np.uint16(low + np.uint16(1)))))
-    if 1 <= guess <= 8:
-        step_bits, exact = _try_lattice(bits, r, start, peak, guess, nibbles)
-        if step_bits != UNFIT:
-            return step_bits, exact
+        positive = max(positive, np.int16(group[0, i]))
     for m in range(1, 9):
-        step_bits, exact = _try_lattice(bits, r, start, peak, m, nibbles)
-        if step_bits != UNFIT:
-            return step_bits, exact
-    return np.uint16(0), 0
+        rate[0] = _oriented(f32(f32(m) / peaks[0]), i32(m), u16(positive))
+        _fit_steps(group, rate, step)
+        fitted = step[0]
+        for neighbour in (fitted, u16(fitted + u16(1)), u16(fitted - u16(1))):
+            step[0] = neighbour
+            _check(group, peaks, step, fits)
+            if fits[0]:
+                return neighbour
+    return u16(0)
 
 
 @compiled
-def _encode(
-    bits: NDArray[np.uint16], words: NDArray[np.int32], steps: NDArray[np.uint16], tally: NDArray[np.int64]
-) -> None:
-    nibbles = np.empty(32, np.uint8)
-    for r in range(bits.shape[0]):
-        for g in range(bits.shape[1] // 32):
-            step_bits, exact = fit_group(bits, r, g * 32, nibbles)
-            steps[r, g] = step_bits
-            tally[0] += step_bits == UNFIT
-            tally[1] += step_bits >= 0x8000
-            tally[2] += exact
-            for w in range(4):
-                words[r, g * 4 + w] = np.int32(pack_eight(nibbles, w * 8))
+def _recover(groups: Bits, steps: Bits) -> int:
+    """Fill the steps of groups [n, 32], 0 where off the grid; the result counts those."""
+    peaks, rates, fits = np.empty(STRIP, f32), np.empty(STRIP, f32), np.empty(STRIP, np.bool_)
+    off_grid = 0
+    for first in range(0, groups.shape[0], STRIP):
+        strip, strip_steps = groups[first : first + STRIP], steps[first : first + STRIP]
+        _guess(strip, peaks, rates)
+        _fit_steps(strip, rates, strip_steps)
+        _check(strip, peaks, strip_steps, fits)
+        for g in range(strip.shape[0]):
+            if not fits[g]:
+                strip_steps[g] = _search(strip[g : g + 1], peaks[g : g + 1])
+                off_grid += strip_steps[g] == 0
+    return off_grid
 
 
 @compiled
-def _recover(bits: NDArray[np.uint16], levels: NDArray[np.int8], steps: NDArray[np.uint16]) -> None:
-    nibbles = np.empty(32, np.uint8)
-    for g in range(bits.shape[0]):
-        steps[g], _ = fit_group(bits, g, 0, nibbles)
-        for i in range(32):
-            levels[g, i] = np.int8(np.int32(nibbles[i]) - 8)
+def _encode(groups: Bits, words: NDArray[np.int32], steps: Bits) -> tuple[int, int, int]:
+    off_grid = _recover(groups, steps)
+    negative, identical = 0, 0
+    for first in range(0, groups.shape[0], STRIP):
+        strip, strip_steps = groups[first : first + STRIP], steps[first : first + STRIP]
+        _pack(strip, strip_steps, words[first : first + STRIP])
+        identical += _count_identical(strip, strip_steps)
+        for g in range(strip.shape[0]):
+            negative += strip_steps[g] >= u16(0x8000)
+    return off_grid, negative, identical
 
 
 class Tally(NamedTuple):
@@ -141,24 +181,24 @@ class Tally(NamedTuple):
     bit_identical: int
 
 
-def groups_to_levels(bits: NDArray[np.uint16]) -> tuple[NDArray[np.int8], NDArray[np.uint16]]:
-    """Levels int8 [n, 32] and steps as bfloat16 patterns [n] of groups [n, 32]; a step of 0 says off the grid."""
-    assert bits.dtype == np.uint16
-    assert bits.ndim == 2
-    assert bits.shape[1] == GROUP_SIZE
-    levels, steps = np.zeros(bits.shape, np.int8), np.zeros(len(bits), np.uint16)
-    _recover(bits, levels, steps)
-    return levels, steps
+def groups_to_steps(groups: Bits) -> Bits:
+    """Steps as bfloat16 patterns [n] of groups of bfloat16 patterns [n, 32]; 0 says off the grid."""
+    assert groups.dtype == np.uint16
+    assert groups.ndim == 2
+    assert groups.shape[1] == GROUP_SIZE
+    steps = np.empty(len(groups), np.uint16)
+    _recover(groups, steps)
+    return steps
 
 
-def levels_to_values(levels: NDArray[np.int8], steps: NDArray[np.uint16]) -> NDArray[np.float32]:
+def encode_int4_rows(rows: Bits, words: NDArray[np.int32], steps: Bits) -> Tally:
+    """Fill packed words [n, k / 8] and bfloat16 steps [n, k / 32] of a block of rows [n, k].
+
+    Rows with a group off the grid hold no meaning for that group: its step is 0.
+    """
+    return Tally(*_encode(rows.reshape(-1, GROUP_SIZE), words.reshape(-1, 4), steps.reshape(-1)))
+
+
+def levels_to_values(levels: NDArray[np.int8], steps: Bits) -> Floats:
     """step x level, float32 [n, 32], of levels [n, 32] and bfloat16 steps [n]; exact."""
     return levels.astype(np.float32) * (steps.astype(np.uint32) << 16).view(np.float32)[:, None]
-
-
-def encode_int4_rows(bits: NDArray[np.uint16], words: NDArray[np.int32], steps: NDArray[np.uint16]) -> Tally:
-    """Fill packed words [n, k / 8] and bfloat16 steps [n, k / 32] of a block of rows [n, k]."""
-    assert words.shape[1] * PER_WORD == bits.shape[1]
-    tally = np.zeros(3, np.int64)
-    _encode(bits, words, steps, tally)
-    return Tally(*tally.tolist())

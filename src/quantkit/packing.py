@@ -7,39 +7,37 @@ along the input dimension. Words are integers throughout: a float32 would lose t
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.kernels import compiled
+from quantkit.kernels import compiled, i32, u8, u32, u64
 
 PER_WORD = 8
 BIAS = 8
 
 
 @compiled
-def pack_eight(nibbles: NDArray[np.uint8], start: int) -> np.uint32:
-    """One word from eight biased nibbles, one a byte, at ``nibbles[start : start + 8]``."""
-    word = np.uint32(0)
-    for i in range(8):
-        word |= np.uint32(nibbles[start + i]) << np.uint32(4 * i)
-    return word
+def nibbles_to_word(eight: np.uint64) -> np.int32:
+    """One word from eight nibbles, one a byte, the first in the lowest byte."""
+    pairs = u64((eight | (eight >> u64(4))) & u64(0x00FF00FF00FF00FF))
+    fours = u64((pairs | (pairs >> u64(8))) & u64(0x0000FFFF0000FFFF))
+    return i32(u64(fours | (fours >> u64(16))) & u64(0xFFFFFFFF))
 
 
 @compiled
 def _pack(levels: NDArray[np.int8], words: NDArray[np.int32]) -> None:
-    nibbles = np.empty(8, np.uint8)
+    nibbles = np.empty(8, u8)
     for r in range(words.shape[0]):
         for w in range(words.shape[1]):
             for i in range(8):
-                nibbles[i] = np.uint8(levels[r, w * 8 + i] + 8)
-            words[r, w] = np.int32(pack_eight(nibbles, 0))
+                nibbles[i] = u8(i32(levels[r, w * 8 + i]) + i32(BIAS))
+            words[r, w] = nibbles_to_word(nibbles.view(u64)[0])
 
 
 @compiled
 def _unpack(words: NDArray[np.int32], levels: NDArray[np.int8]) -> None:
     for r in range(words.shape[0]):
         for w in range(words.shape[1]):
-            word = np.uint32(words[r, w])
             for i in range(8):
-                nibble = np.int32((word >> np.uint32(4 * i)) & np.uint32(15))
-                levels[r, w * 8 + i] = np.int8(nibble - 8)
+                nibble = u32(u32(words[r, w]) >> u32(4 * i)) & u32(15)
+                levels[r, w * 8 + i] = np.int8(i32(nibble) - i32(BIAS))
 
 
 def levels_to_words(levels: NDArray[np.int8]) -> NDArray[np.int32]:
