@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 VEGA_LITE = "6.4"
+ENTRY = "window.vegaEmbed = vegaEmbed;"  # what the script leaves for the page
 
 
 def cache_folder() -> Path:
@@ -20,7 +21,7 @@ def cache_folder() -> Path:
 def _made() -> str:
     import vl_convert
 
-    return vl_convert.javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script")
+    return vl_convert.javascript_bundle(ENTRY, vl_version=VEGA_LITE).replace("</script", "<\\/script")
 
 
 @cache

@@ -20,6 +20,11 @@ COUNTS = (
     ("bit-identical", "values_bit_identical", "whole"),
 )
 
+QUALITY = (
+    ("mean |Δ logprob|", "mean_abs_dlogprob", "error"),
+    ("top-1 agreement", "top1_agreement", "percent"),
+    ("KL", "kl", "error"),
+)
 TOLD = ("prompt", "reasoning", "answer", "text", "tool_call")  # an answer's words, where a row has them
 
 
@@ -43,6 +48,8 @@ def fidelity(run: Run) -> Table:
         spread = figure("per_tensor_frobenius")
         tensors = f"{spread['min']:.3g}–{spread['max']:.3g}" if isinstance(spread, Mapping) else spread
         counts = [figure(name) for _, name, _ in COUNTS[:3]]
+        if figure("groups") == 0:
+            counts[2] = Gap("not stored in groups")
         errors = [figure(name) for _, name, _ in ERRORS]
         served = figure("as_served", "relative_rms_error")
         rows.append((build.name, *counts, _share(run, build.name), *errors, served, tensors))
@@ -139,16 +146,11 @@ def _said(row: Row) -> Any:
 
 def quality(run: Run) -> Table:
     """How far each build's log probabilities lie from bf16's."""
-    keys = (
-        ("mean |Δ logprob|", "mean_abs_dlogprob", "error"),
-        ("top-1 agreement", "top1_agreement", "percent"),
-    )
-    keys += (("KL", "kl", "error"),)
     rows = tuple(
-        (build.name, *(run.figure("serve", build.name, "logprobs", key) for _, key, _ in keys))
+        (build.name, *(run.figure("serve", build.name, "logprobs", key) for _, key, _ in QUALITY))
         for build in run.builds
     )
-    columns = (Column("build"), *(Column(title, form) for title, _, form in keys))
+    columns = (Column("build"), *(Column(title, form) for title, _, form in QUALITY))
     return Table("quality", "Log probabilities of fixed texts against bf16's, as served", columns, rows)
 
 

@@ -10,19 +10,30 @@ from tests.report.words import error, listed
 DENSE = ("bf16", "unknown")  # linears that no fidelity rule ranks
 
 
-def fidelity_figure(run: Run, build: str) -> Any:
+def fidelity_figure(run: Run, build: Build) -> Any:
     """Relative RMS error of a build's linears, as served where that was measured; or a Gap."""
-    served = run.figure("quant", build, "fidelity", "as_served", "relative_rms_error")
-    return run.figure("quant", build, "fidelity", "relative_rms_error") if isinstance(served, Gap) else served
+    if build.linears == "bf16":
+        return Gap("nothing is quantized")
+    served = run.figure("quant", build.name, "fidelity", "as_served", "relative_rms_error")
+    return (
+        run.figure("quant", build.name, "fidelity", "relative_rms_error")
+        if isinstance(served, Gap)
+        else served
+    )
+
+
+def on_grid(run: Run, build: Build) -> bool:
+    """Whether every group of an int4 build's linears was found on the source's 4-bit grid."""
+    off_grid = run.figure("quant", build.name, "fidelity", "groups_off_grid")
+    return build.linears == "int4" and isinstance(off_grid, int) and off_grid == 0
 
 
 def _fidelity_standing(run: Run, build: Build) -> tuple[tuple[int, int, float], Standing] | None:
-    off_grid = run.figure("quant", build.name, "fidelity", "groups_off_grid")
-    rms = fidelity_figure(run, build.name)
+    rms = fidelity_figure(run, build)
     identical = _share_identical(run, build.name)
     tables = len(build.format.tables) if build.format else 0
     words = [] if isinstance(rms, Gap) else [f"relative RMS error {error(rms)}"]
-    if isinstance(off_grid, int) and off_grid == 0 and build.linears == "int4":
+    if on_grid(run, build):
         words.insert(0, "holds the 4-bit grid exactly, 0 groups off it")
         words += [] if identical is None else [f"{identical:.2%} of values bit-identical"]
         value = 0.0 if isinstance(rms, Gap) else float(rms)

@@ -109,6 +109,7 @@ def page(record: Record) -> str:
     """
     run = Run(record)
     library, own = vega(), asset("page.js")
+    plots = specs(run)
     return (
         _environment()
         .get_template("page.html")
@@ -125,7 +126,7 @@ def page(record: Record) -> str:
             css=Markup(asset("page.css")),
             library=Markup(library),
             script=Markup(own),
-            plots=embedded_json(specs(run)),
-            plotted=set(specs(run)),
+            plots=embedded_json(plots),
+            plotted={name: spec["description"] for name, spec in plots.items()},
         )
     )

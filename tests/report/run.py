@@ -127,7 +127,7 @@ def cell_of(row: Row) -> Cell | None:
     if row.outcome != "ok":
         return Cell(*head)
     repeats = _repeats(numbers)
-    plain = {
+    plain: dict[str, Any] = {
         name: finite_number(numbers.get(name))
         for name in ("output_tokens", "tok_per_s", "steady_tok_per_s", "ttft_s", "tpot_s", "cv_at_most")
     }

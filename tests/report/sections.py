@@ -54,7 +54,7 @@ def price_of(run: Run) -> float:
 
 def _speed(run: Run) -> Section:
     price = price_of(run)
-    made = (
+    made: tuple[Table, ...] = (
         tables.ratios(run),
         tables.throughput(run),
         tables.variation(run),

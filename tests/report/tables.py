@@ -4,12 +4,12 @@ A table is columns with a form each (see `words`) and rows of values, a missing 
 reason. Terminal, Markdown and page all draw these.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tests.report.caveats import disqualified
-from tests.report.fidelity import fidelity_figure
+from tests.report.fidelity import fidelity_figure, on_grid
 from tests.report.run import HEADLINE, Build, Cell, Gap, Run, load_name
 
 
@@ -91,20 +91,24 @@ def kernels(run: Run, build: Build) -> Any:
 def fidelity_text(run: Run, build: Build) -> Any:
     """The least that says how near the weights are: on the grid, or the relative RMS error, or a near figure."""
     frobenius = run.figure("quant", build.name, "fidelity", "per_tensor_frobenius")
-    off_grid = run.figure("quant", build.name, "fidelity", "groups_off_grid")
-    rms = fidelity_figure(run, build.name)
-    if build.linears == "int4" and off_grid == 0:
-        return "on grid" if isinstance(rms, Gap) else f"on grid, {rms:.2g}"
-    if isinstance(rms, Gap) and not isinstance(frobenius, Gap):
+    rms = fidelity_figure(run, build)
+    if on_grid(run, build):
+        return "on grid"
+    if isinstance(rms, Gap) and isinstance(frobenius, Mapping):
         return f"{frobenius['min']:.2g}–{frobenius['max']:.2g}"
     return rms if isinstance(rms, Gap) else f"{rms:.3g}"
+
+
+def size_of(run: Run, build: Build) -> Any:
+    """Bytes of all tensors of a build."""
+    return run.figure("quant", build.name, "fidelity", "size_bytes")
 
 
 OVERVIEW: tuple[tuple[Column, Maker], ...] = (
     (Column("build"), lambda _, build: build.name),
     (Column("linears"), lambda _, build: build.linears),
     (Column("tables"), lambda _, build: build.tables),
-    (Column("bytes", "size"), _of("quant", "fidelity", "bytes")),
+    (Column("bytes", "size"), size_of),
     (Column("fidelity"), fidelity_text),
     (Column("kernel"), kernels),
     (Column("memory", "gib"), _of("serve", "boot", "loaded_gib")),

@@ -11,18 +11,19 @@ const config = {
     tickColor: "var(--line)", labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", labelLimit: 180,
   },
   header: { labelColor: "var(--ink)", labelFontSize: 13, labelFontWeight: 600, labelAnchor: "start", labelPadding: 6 },
-  legend: { labelColor: "var(--ink)", titleColor: "var(--soft)", titleFontWeight: "normal", orient: "bottom", labelFontSize: 12 },
+  legend: { labelColor: "var(--ink)", titleColor: "var(--soft)", titleFontWeight: "normal", orient: "bottom", labelFontSize: 12, symbolBaseFillColor: "var(--ink)", symbolBaseStrokeColor: "var(--ink)" },
   text: { color: "var(--ink)" },
   facet: { spacing: 24 },
 };
 
 const GAP = 24;
+const NAMES = 30; // to the right of a panel, for the names of its last points
 
 // The room that the words on the left of a plot take.
 function labels(spec, values) {
   const layer = (spec.layer ?? [spec])[0].encoding ?? {};
   const y = layer.y ?? spec.encoding?.y;
-  if (y.type === "quantitative") return 70;
+  if (y.type === "quantitative") return 48;
   return 25 + 6.6 * Math.max(4, ...values.map((row) => String(row[y.field]).length));
 }
 
@@ -41,7 +42,8 @@ function fitted(name, room) {
   const panels = new Set(values.map((row) => row[spec.facet.field])).size || 1;
   const fitting = Math.floor((room + GAP) / (beside + 140 + GAP));
   spec.columns = Math.max(1, Math.min(spec.columns, panels, fitting));
-  view.width = Math.max(110, Math.floor((room + GAP) / spec.columns) - beside - GAP - 4);
+  const named = view.layer?.some((layer) => layer.mark.type === "text") ? NAMES : 0;
+  view.width = Math.max(110, Math.floor((room + GAP) / spec.columns) - beside - GAP - named);
   return spec;
 }
 

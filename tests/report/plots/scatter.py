@@ -9,12 +9,11 @@ from tests.report.plots.parts import Spec, colour, field, shape, spec_of, style
 from tests.report.run import BASE, Build, Gap, Run
 from tests.report.words import gib, rate
 
-NEAR = (0.3, 0.06)  # points this close, of the panel's width and height, share one label
-RIGHT = 0.55  # past this share of the width a label ends above its point instead of beginning beside it
+NEAR = (0.35, 0.06)  # points this close, of the panel's width and height, share one label
 
 
 def _front(points: list[dict[str, Any]]) -> None:
-    """Mark the points that no other beats in both: less of x and more of y. Those are labelled."""
+    """Mark and label the points that no other beats in both: less of x and more of y."""
     for point in points:
         better = (o for o in points if o["x"] <= point["x"] and o["y"] >= point["y"])
         point["front"] = all((o["x"], o["y"]) == (point["x"], point["y"]) for o in better)
@@ -26,8 +25,7 @@ def _share_labels(points: list[dict[str, Any]]) -> None:
     width = max((point["x"] for point in points), default=0.0) or 1.0
     height = max((point["y"] for point in points), default=0.0) or 1.0
     kept: list[dict[str, Any]] = []
-    for point in (each for each in points if each["label"]):
-        point["side"] = "left" if point["x"] > RIGHT * width else "right"
+    for point in (each for each in points if each["front"]):
         near = (
             each
             for each in kept
@@ -66,12 +64,9 @@ def _speed_points(
     return points
 
 
-def _labels(side: str, x: Spec, y: Spec) -> Spec:
-    place = {"align": "right", "dx": 5, "dy": -11} if side == "left" else {"align": "left", "dx": 10, "dy": 5}
-    mark = {"type": "text", "lineBreak": "\n", **place}
+def _labels(x: Spec, y: Spec) -> Spec:
     return {
-        "transform": [{"filter": f"datum.side === '{side}'"}],
-        "mark": {**mark, "fontWeight": 600},
+        "mark": {"type": "text", "lineBreak": "\n", "fontWeight": 600, "align": "left", "dx": 9, "dy": 4},
         "encoding": {"x": x, "y": y, "text": field("label", "nominal")},
     }
 
@@ -80,28 +75,28 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
     if not points:
         return None
     x = field("x", title=x_title, axis={"grid": False, "tickCount": 5})
-    y = field("y", title="output tokens a second", scale={"zero": True})
+    y = field("y", title=None, scale={"zero": True})
     tooltip = [field(name, "nominal") for name in ("build", "linears", "tables")] + [
         field("said", "nominal", title="figures")
     ]
+    shade = {"condition": {"test": "datum.front", "value": 1}, "value": 0.55}
+    look = {"color": colour(points), "shape": shape(points), "opacity": shade}
     dots = {
         "mark": {"type": "point", "filled": True, "size": 95, "aria": True},
-        "encoding": {"x": x, "y": y, "color": colour(points), "shape": shape(points), "tooltip": tooltip},
+        "encoding": {"x": x, "y": y, "tooltip": tooltip, **look},
     }
-    dots["encoding"]["opacity"] = {"condition": {"test": "datum.front", "value": 1}, "value": 0.55}
     bars = {
         "mark": {"type": "rule", "strokeWidth": 1.5},
         "encoding": {
             "x": x,
-            "y": field("low", title=y["title"]),
+            "y": field("low", title=None),
             "y2": {"field": "high"},
             "color": colour(points),
         },
     }
-    words = [_labels(side, x, y) for side in ("left", "right")]
     panels = list(dict.fromkeys(point["at once"] for point in points))
     facet = field("at once", "nominal", sort=panels, title=None)
-    view = {"layer": [bars, dots, *words], "height": 230}
+    view = {"layer": [bars, dots, _labels(x, y)], "height": 230}
     return spec_of(
         points, description, facet=facet, spec=view, columns=3, resolve={"scale": {"y": "independent"}}
     )
@@ -117,19 +112,28 @@ def error_metric(run: Run) -> tuple[str, Callable[[Build], Any]]:
     measured = [build for build in run.builds if not isinstance(served(build), Gap)]
     if len(measured) > 1:
         return "mean |Δ log probability| against bf16, as served", served
-    return "relative RMS error of the weights", lambda build: fidelity_figure(run, build.name)
+    return "relative RMS error of the weights", lambda build: fidelity_figure(run, build)
 
 
 def tradeoff(run: Run) -> Spec | None:
     """Speed against fidelity, one dot a build and a panel a concurrency."""
     title, figure = error_metric(run)
     points = _speed_points(run, figure, lambda x: f"{x:.3g}")
-    return _scatter(
-        points, f"Speed against fidelity: output tokens a second over {title}, one dot a build", title
-    )
+    return _scatter(points, f"Output tokens a second over {title}, one dot a build", title)
 
 
 def footprint(run: Run) -> Spec | None:
-    """Speed against memory after load."""
-    points = _speed_points(run, lambda build: run.figure("serve", build.name, "boot", "loaded_gib"), gib)
-    return _scatter(points, "Speed against loaded memory, one dot a build", "GiB after load")
+    """Speed against memory after load, in GiB, or in MiB where that would be nothing."""
+
+    def loaded(build: Build) -> Any:
+        return run.figure("serve", build.name, "boot", "loaded_gib")
+
+    points = _speed_points(run, loaded, gib)
+    if points and max(point["x"] for point in points) < 0.1:
+        points = [{**point, "x": point["x"] * 1024} for point in points]
+        return _scatter(
+            points, "Output tokens a second over memory after load, one dot a build", "MiB after load"
+        )
+    return _scatter(
+        points, "Output tokens a second over memory after load, one dot a build", "GiB after load"
+    )

@@ -1,5 +1,7 @@
 """Plots with a line a build: latency with every repeat, memory, error by kind of projection. Pure."""
 
+from typing import Any
+
 from tests.report.detail import kinds
 from tests.report.plots.parts import Spec, colour, field, order, spec_of, style
 from tests.report.run import Gap, Run, load_name
@@ -59,29 +61,47 @@ def ttft(run: Run) -> Spec | None:
     return _latency(run, "ttft_s", "Time to first token")
 
 
-def memory(run: Run) -> Spec | None:
-    """Loaded memory as bars, the prediction as a tick on each."""
+def _memory_rows(run: Run) -> list[dict[str, Any]]:
     rows = []
     for build in run.builds:
-        loaded = run.figure("serve", build.name, "boot", "loaded_gib")
-        predicted = run.figure("serve", build.name, "boot", "predicted_gib")
-        tokens = run.figure("serve", build.name, "boot", "kv_tokens_log")
+        loaded, predicted, tokens = (
+            run.figure("serve", build.name, "boot", name)
+            for name in ("loaded_gib", "predicted_gib", "kv_tokens_log")
+        )
         if isinstance(loaded, Gap):
             continue
         said = gib(loaded) + ("" if isinstance(tokens, Gap) else f", KV for {whole(tokens)} tokens")
         row = {**style(build), "loaded": loaded, "said": said}
         rows.append(row if isinstance(predicted, Gap) else {**row, "predicted": predicted})
+    if rows and max(row["loaded"] for row in rows) < 0.1:
+        scaled = ("loaded", "predicted")
+        rows = [
+            {name: value * 1024 if name in scaled else value for name, value in row.items()} for row in rows
+        ]
+        return [{**row, "unit": "MiB"} for row in rows]
+    return [{**row, "unit": "GiB"} for row in rows]
+
+
+def memory(run: Run) -> Spec | None:
+    """Loaded memory as bars, the prediction as a tick on each."""
+    rows = _memory_rows(run)
     if not rows:
         return None
+    ticked = any("predicted" in row for row in rows)
+    title = f"{rows[0]['unit']} after load" + ("; the tick is the prediction" if ticked else "")
     y = field("build", "nominal", sort=order(run), title=None)
-    tooltip = [field("build", "nominal"), field("said", "nominal", title="loaded")]
-    bar = {"mark": {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}}}
-    bar["encoding"] = {"x": field("loaded", title="GiB after load; the tick is the prediction"), "y": y}
-    bar["encoding"] |= {"color": {**colour(rows), "legend": None}, "tooltip": tooltip}
-    tick = {"mark": {"type": "tick", "thickness": 2, "color": "var(--ink)"}}
-    tick["encoding"] = {"x": field("predicted"), "y": y}
-    tick["transform"] = [{"filter": "isValid(datum.predicted)"}]  # type: ignore[assignment]
-    layers = [bar, tick] if any("predicted" in row for row in rows) else [bar]
+    tooltip = [field("build", "nominal"), field("said", "nominal")]
+    shade = {**colour(rows), "legend": None}
+    bar = {
+        "mark": {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}},
+        "encoding": {"x": field("loaded", title=title), "y": y, "tooltip": tooltip, "color": shade},
+    }
+    tick = {
+        "transform": [{"filter": "isValid(datum.predicted)"}],
+        "mark": {"type": "tick", "thickness": 2, "color": "var(--ink)"},
+        "encoding": {"x": field("predicted"), "y": y},
+    }
+    layers = [bar, tick] if ticked else [bar]
     return spec_of(rows, "Memory after load by build", layer=layers, height={"step": 24})
 
 
