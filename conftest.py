@@ -10,9 +10,11 @@ pytest_plugins = [
     "tests.support.recording",
     "tests.support.collecting",
     "tests.support.starting",
+    "tests.support.billing",
     "tests.support.builds",
     "tests.support.serving",
     "tests.support.closing",
+    "tests.support.gating",
 ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = ("options", "recording", "collecting", "starting", "cost", "closing")
+PLUGINS = ("options", "recording", "collecting", "starting", "billing", "closing")
 SUITE = """
 import pytest
 
@@ -28,8 +28,8 @@ def test_cell(boot, row, cell):
 """
 
 
-def make(folder: Path, *, suite: str = SUITE, conftest: str = "") -> Path:
-    """Make the project in a folder, with one suite and what its conftest adds."""
+def make(folder: Path, *, suite: str = SUITE, plugin: str = "") -> Path:
+    """Make the project in a folder, with one suite and a plugin of its own."""
     shutil.copytree(
         ROOT / "tests/support", folder / "tests/support", ignore=shutil.ignore_patterns("__pycache__")
     )
@@ -38,7 +38,8 @@ def make(folder: Path, *, suite: str = SUITE, conftest: str = "") -> Path:
     (folder / "source").mkdir()
     (folder / "source/config.json").write_text("{}")
     plugins = [f"tests.support.{name}" for name in PLUGINS]
-    (folder / "conftest.py").write_text(f"pytest_plugins = {plugins}\n{conftest}")
+    (folder / "conftest.py").write_text(f"pytest_plugins = {[*plugins, 'made_up_plugin']}\n")
+    (folder / "made_up_plugin.py").write_text(plugin)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 

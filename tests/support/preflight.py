@@ -38,8 +38,8 @@ class Space:
 
     purpose: str
     folder: str
-    free_bytes: int
-    needed_bytes: int
+    free_bytes: float
+    needed_bytes: float
 
 
 @dataclass(frozen=True)

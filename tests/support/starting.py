@@ -10,6 +10,7 @@ from tests.support.host import Host, Wanted, facts_of
 from tests.support.options import SETTINGS, demanded, records
 from tests.support.preflight import BROKEN, INFRASTRUCTURE, exit_status, faults, listed
 from tests.support.recording import suite_of
+from tests.support.saying import say
 from tests.support.source import HubSource, HubUnreachable, hub_source
 from tests.support.sourcehash import source_hash
 
@@ -54,14 +55,6 @@ def download(config: pytest.Config) -> None:
             status = INFRASTRUCTURE if isinstance(why, HubUnreachable) else BROKEN
             pytest.exit(str(why), returncode=status)
         say(config, f"source: {pin['repo']} at {pin['commit']}, in {source.folder}")
-
-
-def say(config: pytest.Config, line: str) -> None:
-    """One line to the terminal, where there is one."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter:
-        reporter.ensure_newline()
-        reporter.write_line(line)
 
 
 def concerned(session: pytest.Session) -> bool:

@@ -1,0 +1,267 @@
+"""The preflight, in both directions: a ready host passes every check, each planted fault is named by its own."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantkit.machines import machine_named
+from tests.meta import small_project
+from tests.support.host import Host, Wanted, facts_of, gate_of, nodes
+from tests.support.preflight import GIB, Card, Device, Facts, Gate, Space, exit_status, faults, listed
+from tests.support.source import HubSource, HubUnreachable, SourceRefused
+
+MACHINE = machine_named("mi300x")
+GATE = Gate("", False, True, True, ("gfx90a", "gfx942"), ("gfx942",), tuple(MACHINE.kernels.values()))
+READY = Facts(
+    devices=(Device("/dev/kfd", 991), Device("/dev/dri/card1", 44), Device("/dev/dri/renderD128", 991)),
+    archs=("gfx942",),
+    spaces=(Space("checkpoints", "/data", 200 * GIB, 120 * GIB),),
+    cards=(Card(192 * GIB, GIB),),
+    gate=GATE,
+)
+# Facts that differ from a ready host's, the check that must name them, a word it must use, the exit status.
+PLANTED: dict[str, tuple[dict[str, Any], str, str, int]] = {
+    "docker is down": (
+        {"docker_error": "Cannot connect to the Docker daemon", "gate": None},
+        "docker",
+        "connect",
+        12,
+    ),
+    "no kfd": ({"devices": (Device("/dev/kfd"), *READY.devices[1:])}, "devices", "/dev/kfd", 11),
+    "closed to its group": ({"devices": (Device("/dev/kfd", 991, False),)}, "groups", "991", 11),
+    "no agent": ({"archs": ()}, "agent", "no card", 11),
+    "another card": ({"archs": ("gfx90a",)}, "agent", "gfx90a", 11),
+    "no firmware": (
+        {"archs": (), "firmware": ("amdgpu: failed to load firmware",)},
+        "firmware",
+        "failed",
+        11,
+    ),
+    "disk full": (
+        {"spaces": (Space("checkpoints", "/data", 20 * GIB, 120 * GIB),)},
+        "disk",
+        "20.0 GiB free",
+        11,
+    ),
+    "disk unknown": ({"spaces": (Space("x", "/data", float("nan"), 1),)}, "disk", "nan", 11),
+    "memory held": ({"cards": (Card(192 * GIB, 60 * GIB, ("pid 7",)),)}, "memory", "pid 7", 12),
+    "image absent": ({"image_here": False, "gate": None}, "image", "not on this host", 11),
+    "image mute": ({"gate": Gate("status 127: no python3")}, "gate", "127", 11),
+    "image late": ({"gate": Gate("no answer", late=True)}, "gate", "no answer", 12),
+    "old transformers": ({"gate": replace(GATE, transformers=False)}, "gate", "transformers", 11),
+    "old vllm": ({"gate": replace(GATE, vllm=False)}, "gate", "vllm", 11),
+    "torch for others": ({"gate": replace(GATE, archs=("gfx90a",))}, "gate", "gfx90a", 11),
+    "card not inside": ({"gate": replace(GATE, cards=())}, "gate", "inside", 11),
+    "kernel gone": ({"gate": replace(GATE, kernels=GATE.kernels[1:])}, "gate", MACHINE.kernels["int4"], 11),
+    "licence": ({"source_errors": {"licence of g/m, got not accepted": False}}, "source", "licence", 11),
+    "hub is down": ({"source_errors": {"download of g/m, got ConnectError": True}}, "source", "download", 12),
+}
+
+
+def test_a_ready_host_has_nothing_to_fix() -> None:
+    assert faults(MACHINE, MACHINE.image, READY) == ()
+    assert exit_status(()) == 0
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_named_alone(name: str) -> None:
+    changed, check, word, status = PLANTED[name]
+    found = faults(MACHINE, MACHINE.image, replace(READY, **changed))
+    assert [fault.check for fault in found] == [check]
+    assert word in found[0].wrong
+    assert exit_status(found) == status
+
+
+@pytest.mark.parametrize("image", ["", "vllm/vllm-openai-rocm:latest"])
+def test_an_image_without_digest_is_refused(image: str) -> None:
+    [fault] = faults(MACHINE, image, replace(READY, image_here=False, gate=None))
+    assert (fault.check, exit_status([fault])) == ("image", 11)
+    assert "@sha256" in fault.fix
+
+
+def test_all_faults_stand_in_one_list_and_one_that_stays_decides() -> None:
+    facts = replace(READY, archs=(), cards=(Card(192 * GIB, 60 * GIB),), spaces=(Space("x", "/d", 1, 2),))
+    found = faults(MACHINE, MACHINE.image, facts)
+    assert [fault.check for fault in found] == ["agent", "disk", "memory"]
+    assert exit_status(found) == 11
+    assert listed(MACHINE, found).startswith(
+        "mi300x is not ready; 3 to fix:\n  agent: the driver offers no card"
+    )
+
+
+def test_a_cpu_machine_needs_no_card() -> None:
+    gate = replace(GATE, archs=("cpu",), cards=())
+    cpu = replace(MACHINE, arch="cpu")
+    assert faults(cpu, MACHINE.image, replace(READY, archs=(), cards=(), devices=(), gate=gate)) == ()
+    assert [fault.check for fault in faults(cpu, MACHINE.image, replace(READY, archs=()))] == ["gate"]
+
+
+class FakeHost(Host):
+    """A host whose every answer is told to it."""
+
+    def __init__(self, facts: Facts = READY, hub: int | Exception = 10 * GIB, free: int = 500 * GIB) -> None:
+        super().__init__(MACHINE, MACHINE.image)
+        self.facts, self.hub, self.free = facts, hub, free
+
+    def docker_error(self) -> str:
+        return self.facts.docker_error
+
+    def devices(self) -> list[Device]:
+        return list(self.facts.devices)
+
+    def archs(self) -> list[str]:
+        return list(self.facts.archs)
+
+    def firmware(self) -> list[str]:
+        return []
+
+    def cards(self) -> list[Card]:
+        return list(self.facts.cards)
+
+    def free_bytes(self, folder: Path) -> int:
+        return self.free
+
+    def image_here(self) -> bool:
+        return self.facts.image_here
+
+    def gate(self) -> Gate:
+        assert self.facts.gate is not None, "asked an image that is not there"
+        return self.facts.gate
+
+    def source_bytes(self, source: HubSource) -> int:
+        if isinstance(self.hub, Exception):
+            raise self.hub
+        return self.hub
+
+
+HUB = HubSource("google/x", "main", Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("host", "downloads", "checks"),
+    [
+        (FakeHost(), (), []),
+        (FakeHost(), (HUB,), []),
+        (
+            FakeHost(free=111 * GIB),
+            (HUB,),
+            ["disk"],
+        ),  # 10 to download, ten builds of at most 10, and room for runs
+        (FakeHost(hub=SourceRefused("licence of google/x")), (HUB,), ["source"]),
+        (FakeHost(hub=HubUnreachable("download of google/x")), (HUB,), ["source"]),
+        (FakeHost(replace(READY, docker_error="no daemon", gate=None)), (), ["docker"]),
+        (FakeHost(replace(READY, image_here=False, gate=None)), (), ["image"]),
+    ],
+)
+def test_the_facts_of_a_host_reach_the_checks(
+    host: FakeHost, downloads: tuple[HubSource, ...], checks: Iterable[str]
+) -> None:
+    facts = facts_of(host, Wanted(Path("/data"), 10, 0, downloads))
+    assert [fault.check for fault in faults(MACHINE, MACHINE.image, facts)] == checks
+
+
+def test_device_nodes_are_found_with_their_groups(tmp_path: Path) -> None:
+    (tmp_path / "dri/by-path").mkdir(parents=True)
+    for name, mode in (("dri/card0", 0o660), ("dri/renderD128", 0o660), ("kfd", 0o600)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    assert [node.name for node in nodes(tmp_path / "dri")] == ["card0", "renderD128"]
+    machine = replace(
+        MACHINE, devices=(f"{tmp_path}/dri", f"{tmp_path}/kfd", f"{tmp_path}/absent", "no.such/gpu=all")
+    )
+    found = Host(machine, "").devices()
+    gid = (tmp_path / "kfd").stat().st_gid
+    assert [(device.gid, device.group_may_use) for device in found] == [
+        (gid, True), (gid, True), (gid, False), (None, True), (None, True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "err", "error"),
+    [
+        (
+            0,
+            'noise\n{"transformers": true, "vllm": true, "archs": ["cpu"], "cards": [], "kernels": []}\n',
+            "",
+            "",
+        ),
+        (0, "", "", "status 0: nothing"),
+        (127, "", "exec: python3: not found\n", "status 127: exec: python3: not found"),
+        (0, '{"transformers": true}\n', "half\n", "status 0: half"),
+    ],
+)
+def test_the_images_answer_is_read_or_refused(status: int, out: str, err: str, error: str) -> None:
+    gate = gate_of(status, out, err)
+    assert error in gate.error
+    assert bool(gate.error) == bool(error)
+
+
+MACHINES = """
+[boxed]
+arch = "cpu"
+memory_gib = 0
+fp8 = "e4m3fn"
+engine = "docker"
+image = "made/up@sha256:00"
+devices = []
+last_level_cache_mib = 64
+usd_per_hour = 1.0
+"""
+FAKE = """
+from dataclasses import replace
+from tests.support import starting
+from tests.support.host import Host
+from tests.support.preflight import Gate
+
+class Fake(Host):
+    def docker_error(self): return {docker!r}
+    def image_here(self): return True
+    def gate(self): return Gate("", False, {transformers}, True, ("cpu",))
+
+def pytest_configure(config):
+    config.stash[starting.HOST] = Fake
+"""
+
+
+def project(folder: Path, docker: str = "", transformers: bool = True) -> Path:
+    made = small_project.make(folder, plugin=FAKE.format(docker=docker, transformers=transformers))
+    (made / "more.toml").write_text(MACHINES)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("faulty", "status", "says"),
+    [
+        ({}, 0, "preflight: boxed is ready"),
+        ({"transformers": False}, 11, "1 to fix:\n  gate: the image's transformers does not know Gemma 4"),
+        ({"docker": "no daemon"}, 12, "1 to fix:\n  docker: no daemon"),
+    ],
+)
+def test_a_run_starts_only_on_a_ready_host(
+    tmp_path: Path, faulty: dict[str, object], status: int, says: str
+) -> None:
+    made = project(tmp_path, **faulty)  # type: ignore[arg-type]
+    got, output = small_project.run(made, "--machines", "more.toml", "-m", "boxed", "--builds", "bf16")
+    assert got == status, output
+    assert says in output.replace("\r", "")
+    assert ("6 passed" in output) == (status == 0)
+    assert output.rstrip().endswith("boxed bills $1.00 an hour until it is destroyed")
+
+
+def test_workers_wait_for_the_preflight(tmp_path: Path) -> None:
+    made = project(tmp_path, docker="no daemon")
+    got, output = small_project.run(
+        made, "--machines", "more.toml", "-m", "boxed", "--builds", "bf16", "-n", "2"
+    )
+    assert got == 12
+    assert "passed" not in output
+
+
+def test_a_process_engine_needs_no_preflight(tmp_path: Path) -> None:
+    made = project(tmp_path, docker="no daemon")
+    got, output = small_project.run(made, "--builds", "bf16")
+    assert got == 0, output
+    assert "preflight" not in output
