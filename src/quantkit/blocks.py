@@ -6,6 +6,7 @@ writes. Peak memory of a build is a few blocks a worker, whatever the size of a 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -21,9 +22,8 @@ from quantkit.plan import Decision
 BLOCK_BYTES = 1 << 20  # of source: two such blocks and their codes stay in the caches of a core
 NO_TALLY = Tally(0, 0, 0)
 
-Bits = NDArray[np.uint16]
-Array = NDArray[np.generic]
-Encoder = Callable[[Bits, Array, Array, float], Tally | int]
+Array = NDArray[Any]
+Encoder = Callable[[Array, Array, Array, float], Tally | int]
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,28 @@ def cut(decisions: Sequence[Decision]) -> Iterator[Block]:
             number += 1
 
 
-def digest(*buffers: memoryview | Array) -> str:
+def raw_bytes(array: Array) -> memoryview:
+    """The bytes of a contiguous array, not copied."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def digest(*arrays: Array) -> str:
     """Hash of bytes, fast enough to be taken of everything read and written."""
     state = xxhash.xxh3_64()
-    for buffer in buffers:
-        state.update(buffer)
+    for array in arrays:
+        state.update(raw_bytes(array))
     return state.hexdigest()
 
 
-def _int4(bits: Bits, codes: Array, scales: Array, code_max: float) -> Tally:
-    return encode_int4_rows(bits, codes, scales)  # type: ignore[arg-type]
+def _int4(bits: Array, codes: Array, scales: Array, code_max: float) -> Tally:
+    return encode_int4_rows(bits, codes, scales)
 
 
 ENCODERS: dict[str, Encoder] = {  # by the dtype tag of the codes
     "I32": _int4,
-    "I8": encode_int8_rows,  # type: ignore[dict-item]
-    "F8_E4M3": encode_fp8_rows,  # type: ignore[dict-item]
-    "F8_E4M3FNUZ": encode_fp8_rows,  # type: ignore[dict-item]
+    "I8": encode_int8_rows,
+    "F8_E4M3": encode_fp8_rows,
+    "F8_E4M3FNUZ": encode_fp8_rows,
 }
 
 
@@ -83,17 +88,19 @@ class Workspace:
         self._codes = np.empty(largest_bytes, np.uint8)
         self._scales = np.empty(2 * largest_bytes, np.uint8)
 
-    def source(self, block: Block) -> memoryview:
-        """Room for the block's source bytes."""
-        return memoryview(self._source)[: block.size_bytes]
+    def source(self, block: Block) -> Array:
+        """Room for the block's source bytes, uint8."""
+        return self._source[: block.size_bytes]
 
     def room(self, block: Block) -> list[Array]:
-        """Room for the block's codes and scales, as arrays of their own dtypes and shapes."""
-        found = []
+        """Room for what one module stores of the block: codes, scales, and the shape with the first rows."""
+        found: list[Array] = []
         for stored, buffer in zip(block.decision.stored[0], (self._codes, self._scales), strict=False):
             rows = block.stop - block.start
             raw = buffer[: rows * stored.row_bytes].view(DTYPES[stored.dtype])
             found.append(raw.reshape(rows, -1))
+        if block.start == 0 and len(block.decision.stored[0]) > len(found):
+            found.append(np.array(block.decision.tensor.shape, np.int64))
         return found
 
     def encode(self, block: Block, scheme: Scheme) -> tuple[list[Array], Tally]:
@@ -106,16 +113,16 @@ class Workspace:
         NotEligible
             Where the source holds infinity or NaN.
         """
-        bits = np.frombuffer(self.source(block), np.uint16).reshape(block.stop - block.start, -1)
-        codes, scales = self.room(block)
-        found = ENCODERS[scheme.code_dtype](bits, codes, scales, scheme.code_max)
+        bits = self.source(block).view(np.uint16).reshape(block.stop - block.start, -1)
+        room = self.room(block)
+        found = ENCODERS[scheme.code_dtype](bits, room[0], room[1], scheme.code_max)
         if isinstance(found, Tally):
-            return [codes, scales], found
+            return room, found
         if found:
             raise NotEligible(
                 _place(block), got=f"infinity or NaN in {found} rows", expected="finite weights"
             )
-        return [codes, scales], NO_TALLY
+        return room, NO_TALLY
 
 
 def _place(block: Block) -> str:

@@ -5,9 +5,7 @@ It joins source, encoders, donor and output for `convert`, which decides what is
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from quantkit.blocks import NO_TALLY, Array, Block, Workspace, cut, digest, refuse_off_grid
+from quantkit.blocks import NO_TALLY, Array, Block, Workspace, cut, digest, raw_bytes, refuse_off_grid
 from quantkit.checkpoint import Checkpoint
 from quantkit.donor import Donor
 from quantkit.errors import OutputNotUsable
@@ -50,7 +48,7 @@ class Builder:
         self.source.pread_into(decision.tensor.name, block.start * block.row_bytes, raw)
         read = digest(raw)
         if decision.scheme is None:
-            return read, [np.frombuffer(raw, np.uint8)], NO_TALLY
+            return read, [raw], NO_TALLY
         if self.donor is not None and self.donor.gives(decision):
             room = space.room(block)
             self.donor.read(block, room)
@@ -61,26 +59,21 @@ class Builder:
 
     def _write(self, block: Block, arrays: Sequence[Array]) -> None:
         for module in block.decision.stored:
-            file = self.output.file_of(module[0])
-            if file.whole:
-                hint = "it was changed after it was published: delete the folder and build again"
-                raise OutputNotUsable(f"bytes of {file.path}", got="others than the journal's", hint=hint)
-            if file.linked:
-                continue
             for stored, array in zip(module, arrays, strict=False):
-                file.write_rows(stored, block.start, memoryview(array.reshape(-1).view(np.uint8)))
-            if block.start == 0 and len(module) > len(arrays):
-                shape = np.array(block.decision.tensor.shape, np.int64)
-                file.write_rows(module[-1], 0, memoryview(shape.view(np.uint8)))
+                file = self.output.file_of(stored)
+                if file.whole:
+                    hint = "it was changed after it was published: delete the folder and build again"
+                    raise OutputNotUsable(f"bytes of {file.path}", got="others than the journal's", hint=hint)
+                if not file.linked:
+                    file.write_rows(stored, block.start, raw_bytes(array))
 
     def _on_disk(self, space: Workspace, block: Block) -> str:
-        """Hash of what is stored for a block, in every module that stores it; empty where they differ."""
+        """Hash of what is stored for a block; empty where the modules that store it differ, or a file ends."""
         hashes = set()
         for module in block.decision.stored:
             room = space.room(block)
             for stored, array in zip(module, room, strict=False):
-                view = memoryview(array.reshape(-1).view(np.uint8))
-                if not self.output.file_of(stored).read_rows(stored, block.start, view):
+                if not self.output.file_of(stored).read_rows(stored, block.start, raw_bytes(array)):
                     return ""
             hashes.add(digest(*room))
         return hashes.pop() if len(hashes) == 1 else ""

@@ -23,7 +23,7 @@ def _row_scales(rows: Bits, scales: Floats, code_max: np.float32) -> int:
         for c in range(rows.shape[1]):
             peak = max(peak, u16(rows[r, c] & u16(0x7FFF)))
         scales[r, 0] = f32(bf16_value(peak) / code_max) if peak > 0 else f32(1.0)
-        non_finite += peak >= u16(0x7F80)
+        non_finite += int(peak >= u16(0x7F80))
     return non_finite
 
 
@@ -95,7 +95,7 @@ def _fp8_table(bias: int) -> NDArray[np.float32]:
     code = np.arange(256)
     exponent, mantissa = (code >> 3) & 15, code & 7
     magnitude = np.where(exponent > 0, 8 + mantissa, mantissa) * 2.0 ** (np.maximum(exponent, 1) - bias - 3)
-    return (np.where(code & 0x80, -1.0, 1.0) * magnitude).astype(np.float32)
+    return np.asarray(np.where(code & 0x80, -1.0, 1.0) * magnitude, np.float32)
 
 
 FP8_VALUES = _fp8_table(bias=7)

@@ -80,11 +80,11 @@ class Donor:
             Where the donor was made from another source, or its bytes have changed since.
         """
         recorded = self._tables[record.decision.tensor.module]
-        for key, found in (("source", record.source), ("stored", record.stored)):
-            if recorded.get(key) != found:
+        for key, own in (("source", record.source), ("stored", record.stored)):
+            if recorded.get(key) != own:
                 what = f"{key} hash of {record.decision.tensor.name} in build {self.root}"
                 hint = "build without --on" if key == "source" else "that build is damaged: make it again"
-                raise NotEligible(what, got=recorded.get(key), expected=found, hint=hint)
+                raise NotEligible(what, got=recorded.get(key), expected=own, hint=hint)
         found = Findings(*(int(recorded[count]) for count in COUNTS))
         return TensorRecord(record.decision, record.source, record.stored, found)
 

@@ -107,8 +107,8 @@ def _count_identical(groups: Bits, steps: Bits) -> int:
             served = rounded_to_bf16(f32(f32(level) * step))
             differs = min(u32(u32(served ^ source) >> u32(16)), u32(source << u32(1)))
             group_differing = u32(group_differing + min(differs, u32(1)))
-        differing += group_differing
-    return groups.shape[0] * 32 - differing
+        differing += int(group_differing)
+    return int(groups.shape[0] * 32 - differing)
 
 
 @compiled

@@ -93,7 +93,8 @@ class Plan:
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """The files; tables lie in files of their own, so that builds can share them."""
-        layers, tables = [], []
+        layers: list[Stored] = []
+        tables: list[Stored] = []
         for decision in self.decisions:
             stream = tables if decision.tensor.role is Role.TABLE else layers
             stream.extend(stored for module in decision.stored for stored in module)

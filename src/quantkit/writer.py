@@ -215,7 +215,7 @@ class ShardFile:
         with twin.open("rb") as file:
             if file.read(len(self.shard.header)) != self.shard.header:
                 return False
-        fresh = self.part.with_name(self.part.name + ".link")
+        fresh = self.part.with_name(f"{self.shard.name}.link{PART}")
         fresh.unlink(missing_ok=True)
         try:
             fresh.hardlink_to(twin)
