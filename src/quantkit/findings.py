@@ -22,7 +22,6 @@ KINDS: dict[str, str] = {
     "metadata_differs": "a shard does not declare the metadata format pt, which loaders ask for",
     "stray_weights": "a file of weights lies in the folder that no index names",
     "copied_differs": "a copied tensor differs from the source",
-    "source_not_finite": "a tensor of the source holds a NaN or an infinity",
     # values
     "step_unusable": "an int4 step is zero, infinite or NaN",
     "off_grid": "values of a group lie farther from step x level than rounding explains",

@@ -6,7 +6,8 @@ cost is bounded are run. Pure; `verify` and its parts import it.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import comb
 
 from quantkit.errors import BadHeader
 
@@ -29,7 +30,8 @@ def _cost(source: str) -> int:
     """Upper bound of the backtracking steps for one name."""
     if len(source) > MAX_PATTERN or _RISKY.search(source):
         raise CostlyPattern(f"pattern {source[:80]!r}", expected="no group repeated, no look-around")
-    return int(_NAME ** len(_UNBOUNDED.findall(source)) * 2 ** len(_BRANCH.findall(source)))
+    unbounded, branches = len(_UNBOUNDED.findall(source)), len(_BRANCH.findall(source))
+    return comb(_NAME + unbounded, unbounded) << branches  # ways to cut a name, times ways to branch
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,20 @@ class Patterns:
 
     names: frozenset[str]
     expressions: tuple[tuple[str, re.Pattern[str]], ...]
+    _known: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+
+    def _matching(self, name: str) -> frozenset[str]:
+        found = {text for text, pattern in self.expressions if pattern.match(name)}
+        return frozenset(found | ({name} & self.names))
 
     def matching(self, names: Iterable[str]) -> frozenset[str]:
-        """Targets that match any of a module's names."""
-        names = tuple(names)
-        exact = {name for name in names if name in self.names}
-        found = {text for text, pattern in self.expressions if any(pattern.match(name) for name in names)}
-        return frozenset(exact | found)
+        """Targets that match any of a module's names; each name is tried once."""
+        found: frozenset[str] = frozenset()
+        for name in names:
+            if name not in self._known:
+                self._known[name] = self._matching(name)
+            found |= self._known[name]
+        return found
 
     def classes(self, class_name: str) -> frozenset[str]:
         """Targets without a dot that are part of a class name, as engines match ``Linear``."""

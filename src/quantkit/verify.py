@@ -21,7 +21,7 @@ from quantkit.metrics import Measure, difference, figures, total
 from quantkit.model import Inventory, Role, inventory
 from quantkit.verify_config import judge_quantization
 from quantkit.verify_fields import judge_fields, judge_tie
-from quantkit.verify_files import judge_copied, judge_shards, judge_side_files
+from quantkit.verify_files import judge_copied, judge_shards, judge_side_files, judge_weight_shapes
 from quantkit.verify_values import Verdict, as_findings, judge_modules, over_bounds
 
 SCHEMA_VERSION = 1
@@ -168,6 +168,7 @@ def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
     problems += [] if others else judge_fields(built.config, source.config)
     problems += judge_shards(built, others)
     problems += judge_side_files(source, built)
+    problems += judge_weight_shapes(built, layout.sound)
     problems += judge_left_dense(source, found)
     copied_wrong = list(judge_copied(source, built, layout.copied))
     judged, faulty = [], []

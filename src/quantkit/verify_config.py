@@ -144,8 +144,7 @@ def _judge_modules(
 
 def _judge_names(module: Module, patterns: Patterns) -> Iterator[Finding]:
     """A pattern must know a module under the engine's name too."""
-    expressions = Patterns(frozenset(), patterns.expressions)
-    unknown = [name for name in names_of(module.name) if not expressions.matching([name])]
+    unknown = [name for name in names_of(module.name) if not patterns.matching([name])]
     if not patterns.names and unknown:
         yield Finding("config_module_unmatched", module.name, f"no pattern matches {unknown[0]}")
 

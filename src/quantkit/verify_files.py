@@ -6,6 +6,7 @@ Reads both checkpoints by pread, in blocks. Only `verify` imports it.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from quantkit.as_found import Module
 from quantkit.checkpoint import INDEX, Checkpoint
 from quantkit.findings import Finding
 from quantkit.verify_values import in_order
@@ -67,6 +68,17 @@ def judge_side_files(source: Checkpoint, built: Checkpoint) -> Iterator[Finding]
             yield Finding("side_file_missing", path.name)
         elif not _same_file(path, theirs[path.name]):
             yield Finding("side_file_differs", path.name)
+
+
+def judge_weight_shapes(built: Checkpoint, modules: Sequence[Module]) -> Iterator[Finding]:
+    """Whether each weight_shape holds the shape of its weight."""
+    for module in modules:
+        if module.scheme is not None and module.scheme.packed:
+            stored = built.rows(module.tensor("weight_shape"), 0, 2).tolist()
+            if stored != list(module.source.shape):
+                yield Finding(
+                    "weight_shape_differs", module.name, str(stored), str(list(module.source.shape))
+                )
 
 
 def judge_shards(built: Checkpoint, foreign: bool) -> Iterator[Finding]:
