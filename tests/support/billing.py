@@ -89,8 +89,9 @@ class Billing:
             say(self.config, self.meter.line(self.spent_s()))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the clock; a dry run writes nothing."""
+    """Start the clock; a dry run writes nothing into the ledger that is open by now."""
     config.stash[STARTED] = time.monotonic()
     if config.stash[SETTINGS].dry_run:
         config.stash[LEDGER].writes = False
