@@ -1,4 +1,4 @@
-"""vLLM plugin, CPU only: int4 embedding lookup in torch, and the bytes of parameters held after load.
+"""vLLM plugin, CPU only: int4 in torch where vLLM's own kernels cannot run, and what is held after load, logged.
 
 vLLM's entry point calls `register` in each of its processes. Imports vllm and torch inside functions, so that
 the package works without them; nothing in the project may import this file.
@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -18,19 +19,23 @@ LOGGER = "vllm.quantkit"
 HELD = "quantkit: parameters held after load: %d bytes in %d tensors, %d bytes of them in prepacked kernels"
 BUFFERS = "quantkit: buffers held after load: %d bytes"
 ATTENTION = "quantkit: attention backends: %s."
+INT4_KERNEL = "vllm.model_executor.kernels.linear.mixed_precision.cpu"
+PRODUCT = "quantkit: int4 products in torch are active"
 LOOKUP = "quantkit: int4 embedding lookup in torch is active"
 
 
 def register() -> None:
     """Patch this process of vLLM where it runs on CPU and may load a model; do nothing anywhere else.
 
-    vLLM 0.32's lookup of packed embeddings is a Triton kernel, which has no CPU backend, and its CPU runner
-    logs no loaded memory. Either patch can go when vLLM does its part. Safe to call more than once.
+    vLLM 0.32's lookup of packed embeddings is a Triton kernel, which has no CPU backend; its library for
+    processors without AVX-512 has no int4 product; and its CPU runner logs no loaded memory. Each patch can go
+    when vLLM does its part. Safe to call more than once.
     """
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu() and _may_load_a_model():
         _patch_lookup()
+        _patch_product()
         _patch_loader()
 
 
@@ -40,6 +45,11 @@ def _may_load_a_model() -> bool:
         multiprocessing.parent_process() is not None
         or os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
     )
+
+
+@cache
+def _log_once(message: str) -> None:
+    logging.getLogger(LOGGER).info(message)
 
 
 def lookup_rows(packed: Any, scale: Any, ids: Any, bits: int) -> Any:
@@ -76,10 +86,66 @@ def _patch_lookup() -> None:
         return rows.reshape(*input_.shape, layer.hidden_size)
 
     def announce(self: Any, layer: Any) -> None:
-        logging.getLogger(LOGGER).info(LOOKUP)
+        _log_once(LOOKUP)
 
     method.embedding = embedding
     method.process_weights_after_loading = announce
+
+
+def prepack_int4(packed: Any, scale: Any) -> tuple[Any, Any]:
+    """A packed int4 weight and its scales, as torch's own int4 product wants them.
+
+    Parameters
+    ----------
+    packed
+        int32 ``[out, in / 8]``, codes biased by 8, lowest bits first.
+    scale
+        bfloat16 ``[out, in / 32]``.
+
+    Returns
+    -------
+    uint8 ``[out, in / 2]`` in torch's order, and bfloat16 ``[in / 32, out, 2]``: scales, and zeros.
+    """
+    import torch
+
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    codes = ((packed.unsqueeze(-1) >> shifts) & 15).flatten(1)
+    words = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    return words, torch.stack([scale, torch.zeros_like(scale)], -1).transpose(0, 1).contiguous()
+
+
+def int4_product(x: Any, words: Any, scales: Any, bias: Any = None) -> Any:
+    """``x @ weight.T + bias`` for a prepacked weight; bfloat16 ``[..., in]`` -> ``[..., out]``."""
+    import torch
+
+    group = x.shape[-1] // scales.shape[0]
+    rows = x.reshape(-1, x.shape[-1])
+    product = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, words, group, scales)
+    product = product.reshape(*x.shape[:-1], words.shape[0])
+    return product if bias is None else product + bias
+
+
+def _patch_product() -> None:
+    """Give the CPU's int4 kernel class torch's product where vLLM's library has none of its own."""
+    import torch
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    if hasattr(torch.ops._C, "cpu_gemm_wna16"):
+        return
+    kernel: Any = import_module(INT4_KERNEL).CPUWNA16LinearKernel
+
+    def process(self: Any, layer: Any) -> None:
+        words, scales = getattr(layer, self.w_q_name), getattr(layer, self.w_s_name)
+        assert words.input_dim == 1  # [out, in / 8], as compressed-tensors stores it
+        words.data, scales.data = prepack_int4(words.data, scales.data)
+        _log_once(PRODUCT)
+
+    def apply_weights(self: Any, layer: Any, x: Any, bias: Any = None) -> Any:
+        return int4_product(x, getattr(layer, self.w_q_name), getattr(layer, self.w_s_name), bias)
+
+    kernel.process_weights_after_loading = process
+    kernel.apply_weights = apply_weights
 
 
 def _patch_loader() -> None:

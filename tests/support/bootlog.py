@@ -45,8 +45,8 @@ class BootFacts:
         Bytes of buffers, and of parameters that live in a kernel's own layout, by the plugin.
     kv_tokens, kv_context, kv_concurrency
         Size of the KV pool in tokens, and how many requests of the context length fit.
-    lookup_plugin
-        Whether the package's int4 embedding lookup is active.
+    lookup_plugin, product_plugin
+        Whether the package's int4 embedding lookup, and its int4 product, stand in for the engine's own.
     warnings
         Warnings about fallbacks, untuned shapes and the like, each once.
     """
@@ -65,6 +65,7 @@ class BootFacts:
     kv_context: int | None = None
     kv_concurrency: float | None = None
     lookup_plugin: bool = False
+    product_plugin: bool = False
     warnings: tuple[str, ...] = ()
 
 

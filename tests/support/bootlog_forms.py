@@ -87,8 +87,9 @@ def _put_attention(facts: Any, entries: Entries) -> None:
     facts.attention = tuple(sorted({name for entry in entries for name in entry["backend"].split(",")}))
 
 
-def _put_lookup(facts: Any, entries: Entries) -> None:
-    facts.lookup_plugin = True
+def _put_plugin(facts: Any, entries: Entries) -> None:
+    active = {entry["part"] for entry in entries}
+    facts.lookup_plugin, facts.product_plugin = "embeddinglookup" in active, "products" in active
 
 
 SCHEME = r"(?P<scheme>CompressedTensors(?:WNA16|WNA8Int|W8A8Int8|W8A8Fp8|W8A16Fp8|W4A8Int|W4A8Fp8|W8A8Mxfp8))"
@@ -105,7 +106,7 @@ FORMS = (
     ),
     form(
         "the linear kernel",
-        r"\w(LinearKernel|MoEMethod)\b",
+        r"LinearKernel|MoEMethod",
         r"Using (?P<kernel>\w+Kernel) for " + SCHEME + "$",
         r"Selected (?P<kernel>\w+Kernel) for " + SCHEME + "$",
         r"Using (?P<kernel>\w+Kernel) for (?P<scheme>mixed-precision linear)$",
@@ -149,9 +150,9 @@ FORMS = (
         needed=True,
     ),
     form(
-        "the embedding lookup",
-        r"quantkit: int4 embedding",
-        r"quantkit: int4 embedding lookup in torch is active",
-        put=_put_lookup,
+        "the plugin",
+        r"quantkit: int4",
+        r"^quantkit: int4 (?P<part>embedding lookup|products) in torch (?:is|are) active",
+        put=_put_plugin,
     ),
 )

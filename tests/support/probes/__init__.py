@@ -84,7 +84,9 @@ def read_probes(path: Path) -> Probes:
 
 
 def _probe(path: Path, kind: str, entry: Mapping[str, Any]) -> Probe:
-    frozen: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    frozen: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
     try:
         return Probe(kind, **frozen)
     except TypeError as wrong:
