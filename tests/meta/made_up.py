@@ -95,9 +95,10 @@ def serve_rows(build: Format) -> list[Row]:
         "warnings": [],
     }
     said = {
-        "text": {"prompt": "What is the capital of Norway?", "answer": "The capital of Norway is Oslo."},
-        "thinking": {"prompt": "What is 6 times 7?", "reasoning": "6 times 7 is 42.", "answer": "42"},
-        "tool": {"prompt": "What is the weather in Rome?", "tool_call": 'get_weather({"city": "Rome"})'},
+        "text": {"prompt": ["What is the capital of Norway?"], "answer": ["The capital of Norway is Oslo."]},
+        "thinking": {"prompt": ["What is 6 times 7?"], "reasoning": ["6 times 7 is 42."], "answer": ["42"]},
+        "tool": {"prompt": ["What is the weather in Rome?"], "tool_call": ['get_weather({"city": "Rome"})']},
+        "tool result": {"prompt": ["What is the weather in Rome?"], "answer": ["It is sunny in Rome."]},
     }
     distance = 10 * ERROR.get(linears, 0.0)
     words = {"mean_abs_dlogprob": distance, "top1_agreement": 1 - distance, "kl": distance / 5}
@@ -107,15 +108,17 @@ def serve_rows(build: Format) -> list[Row]:
 
 
 def gemm_rows() -> list[Row]:
-    """A token's matrix products by format and rows."""
+    """A token's matrix products by format and rows, with two shapes each."""
     found = []
     for rows in (1, 8, 64):
         for index, backend in enumerate(("bf16", "fp8", "int8", "int4")):
-            numbers = {
-                "us_per_token": 2000.0 * (1 + rows / 64) / (1 + index / 4),
-                "ratio_bf16": 1 + index / 4,
+            us = 2000.0 * (1 + rows / 64) / (1 + index / 4)
+            shapes = {
+                "mlp.down_proj 128x256": {"count": 6, "us": us / 12},
+                "lm_head 512x128": {"count": 1, "us": us / 2},
             }
-            found.append(Row("gemm", "", f"{backend}-{rows}", "ok", "", {**numbers, "cv": 0.01}))
+            numbers = {"us_per_token": us, "ratio_bf16": 1 + index / 4, "cv": 0.01, "model": "checkpoint"}
+            found.append(Row("gemm", "", f"{backend}-{rows}", "ok", "", {**numbers, "shapes": shapes}))
     return found
 
 

@@ -2,16 +2,24 @@
 
 from tests.report.run import BASE, Build, Run
 from tests.report.spread import geometric_mean
-from tests.report.words import ratio
+from tests.report.words import listed, ratio
+from tests.support.record import Row
 
+FACTS = ("boot", "image refused")  # of serving; a build that fails these still says the right thing
 DRIFT = 0.03  # bf16 measured twice may differ by this much before a caveat says so
 
 
+def _spoils(row: Row) -> bool:
+    """Whether a failed row says that the build's words or weights are wrong, not merely that a fact differs."""
+    wrong_words = row.suite == "serve" and row.item not in FACTS
+    return row.outcome == "failed" and bool(row.build) and (row.suite == "quant" or wrong_words)
+
+
 def disqualified(run: Run) -> dict[str, str]:
-    """Builds that no rule may pick, with the reason: a wrong answer, a fault in the weights, a failed boot."""
+    """Builds that no rule may pick, with the reason: a wrong answer, a fault in the weights."""
     found: dict[str, str] = {}
     for row in run.record.rows:
-        if row.suite in ("quant", "serve") and row.outcome == "failed" and row.build:
+        if _spoils(row):
             found.setdefault(row.build, f"{row.suite} {row.item} failed")
     return found
 
@@ -35,6 +43,9 @@ def run_caveats(run: Run) -> tuple[str, ...]:
     out = disqualified(run)
     if out:
         caveats.append("not considered: " + "; ".join(f"{name} ({why})" for name, why in out.items()))
+    boots = [row.build for row in run.record.of("serve") if row.item == "boot" and row.outcome == "failed"]
+    if boots:
+        caveats.append(f"the engine did not run as expected, or failed to boot: {listed(boots)}")
     return tuple(caveats)
 
 

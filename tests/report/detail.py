@@ -1,12 +1,11 @@
-"""The further tables: fidelity by kind, products, answers, gate, comparisons, environment. Pure, like `tables`."""
+"""The further tables: fidelity and by kind, log probabilities, environment. Pure, like `tables`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.report.run import QUESTIONS, Build, Gap, Run
+from tests.report.run import Build, Gap, Run
 from tests.report.tables import Column, Table
 from tests.report.words import text
-from tests.support.record import Row
 
 ERRORS = (
     ("relative RMS", "relative_rms_error", "error"),
@@ -25,7 +24,6 @@ QUALITY = (
     ("top-1 agreement", "top1_agreement", "percent"),
     ("KL", "kl", "error"),
 )
-TOLD = ("prompt", "reasoning", "answer", "text", "tool_call")  # an answer's words, where a row has them
 
 
 def _share(run: Run, build: str) -> Any:
@@ -38,7 +36,8 @@ def fidelity(run: Run) -> Table:
     """Each quantized build's error against the source, as stored and as served."""
     columns = [Column("build"), *(Column(title, form) for title, _, form in COUNTS[:3])]
     columns += [Column("bit-identical", "percent"), *(Column(title, form) for title, _, form in ERRORS)]
-    columns += [Column("relative RMS as served", "error"), Column("tensors, Frobenius")]
+    columns += [Column("relative RMS as served", "error"), Column("tables, relative RMS", "error")]
+    columns += [Column("tensors, Frobenius")]
     rows = []
     for build in run.builds:
 
@@ -46,17 +45,25 @@ def fidelity(run: Run) -> Table:
             return run.figure("quant", build.name, "fidelity", *path)
 
         spread = figure("per_tensor_frobenius")
-        tensors = f"{spread['min']:.3g}–{spread['max']:.3g}" if isinstance(spread, Mapping) else spread
+        tensors = _ends(spread) if isinstance(spread, Mapping) else spread
         counts = [figure(name) for _, name, _ in COUNTS[:3]]
         if figure("groups") == 0:
             counts[2] = Gap("not stored in groups")
         errors = [figure(name) for _, name, _ in ERRORS]
         served = figure("as_served", "relative_rms_error")
-        rows.append((build.name, *counts, _share(run, build.name), *errors, served, tensors))
+        tables = figure("tables", "relative_rms_error")
+        rows.append((build.name, *counts, _share(run, build.name), *errors, served, tables, tensors))
     caption = (
         "Error of the quantized weights against the source, as stored on disk and as the engine serves them"
     )
     return Table("fidelity", caption, tuple(columns), tuple(rows))
+
+
+def _ends(spread: Mapping[str, Any]) -> Any:
+    low, high = spread.get("min"), spread.get("max")
+    return (
+        f"{low:.3g}–{high:.3g}" if isinstance(low, float) and isinstance(high, float) else Gap("not recorded")
+    )
 
 
 def _kind_error(figures: Mapping[str, Any]) -> Any:
@@ -69,20 +76,22 @@ def _kind_error(figures: Mapping[str, Any]) -> Any:
     return Gap("not recorded")
 
 
-def _kinds(run: Run, build: str, *path: str) -> Mapping[str, Any]:
-    found = run.figure("quant", build, "fidelity", *path)
-    return found if isinstance(found, Mapping) else {}
+def _views(run: Run, build: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Figures by kind of a build: of its linears as stored and as served, and of its int4 tables."""
+    found = []
+    for path, said in ((("kinds",), ""), (("tables", "kinds"), "table, ")):
+        kinds = run.figure("quant", build, "fidelity", *path)
+        if isinstance(kinds, Mapping) and kinds:
+            found.append((build, f"{said}as stored", kinds))
+            served = {kind: figures.get("as_served") or {} for kind, figures in kinds.items()}
+            if any(served.values()):
+                found.append((build, f"{said}as served", served))
+    return found
 
 
 def kinds(run: Run) -> Table:
     """Error by projection kind: a row a build and view, a column a kind."""
-    views = [(build.name, "as stored", _kinds(run, build.name, "kinds")) for build in run.builds]
-    views += [
-        (build.name, "as served", _kinds(run, build.name, "as_served", "kinds")) for build in run.builds
-    ]
-    views = sorted(
-        (view for view in views if view[2]), key=lambda view: [b.name for b in run.builds].index(view[0])
-    )
+    views = [view for build in run.builds for view in _views(run, build.name)]
     names = sorted({kind for _, _, figures in views for kind in figures})
     rows = tuple(
         (
@@ -98,90 +107,19 @@ def kinds(run: Run) -> Table:
     )
 
 
-def _product(row: Row) -> tuple[Any, ...]:
-    numbers = row.numbers
-    why = Gap(row.reason or numbers.get("unsupported") or "not recorded")
-    keys = ("us_per_token", "ratio_bf16", "cv", "tflops", "gb_per_s")
-    return (row.item, *(numbers.get(key) if numbers.get(key) is not None else why for key in keys))
-
-
-def products(run: Run) -> Table:
-    """Matrix products by number format and rows: time of a token's products and what binds them."""
-    columns = (
-        Column("format and rows"),
-        Column("µs a token", "rate"),
-        Column("ratio to bf16", "ratio"),
-        Column("cv", "percent"),
-        Column("TFLOP/s", "rate"),
-        Column("GB/s", "rate"),
-    )
-    rows = tuple(_product(row) for row in run.record.of("gemm"))
-    caption = "Matrix products that one token needs, timed alone on this card"
-    return Table("products", caption, columns, rows, by_build=False)
-
-
-def asked(run: Run) -> Table:
-    """What each build answered to each question: a row an answer."""
-    rows = []
-    for build in run.builds:
-        for item in QUESTIONS:
-            row = run.row("serve", build.name, item)
-            if row is not None:
-                outcome = "right" if row.outcome == "ok" else row.outcome.replace("_", " ")
-                rows.append((build.name, item, outcome, _said(row), row.reason or "–"))
-    columns = tuple(Column(name) for name in ("build", "question", "outcome", "answer", "reason"))
-    return Table("answers", "Answers, checked for their content", columns, tuple(rows))
-
-
-def _said(row: Row) -> Any:
-    told = {
-        name: row.numbers[name]
-        for name in ("prompt", "reasoning", "answer", "text", "tool_call")
-        if name in row.numbers
-    }
-    if not told:
-        return Gap("the answer's text was not recorded")
-    return "\n".join(f"{name}: {text(value)}" for name, value in told.items())
-
-
 def quality(run: Run) -> Table:
-    """How far each build's log probabilities lie from bf16's."""
+    """How far each build's log probabilities lie from bf16's, and from those of its own decoded weights."""
+    own = Column("from its own weights", "error")
     rows = tuple(
-        (build.name, *(run.figure("serve", build.name, "logprobs", key) for _, key, _ in QUALITY))
+        (
+            build.name,
+            *(run.figure("serve", build.name, "logprobs", key) for _, key, _ in QUALITY),
+            run.figure("serve", build.name, "served weights", "mean_abs_dlogprob"),
+        )
         for build in run.builds
     )
-    columns = (Column("build"), *(Column(title, form) for title, _, form in QUALITY))
+    columns = (Column("build"), *(Column(title, form) for title, _, form in QUALITY), own)
     return Table("quality", "Log probabilities of fixed texts against bf16's, as served", columns, rows)
-
-
-def gate(run: Run) -> Table:
-    """The gate's verdicts: a row a cell that was judged."""
-    rows = tuple(_verdict(row) for row in run.record.of("gate"))
-    columns = (
-        Column("build"),
-        Column("cell"),
-        Column("verdict"),
-        Column("ratio", "ratio"),
-        Column("tolerance", "percent"),
-        Column("why"),
-    )
-    return Table("gate", "The gate: each cell against its baseline", columns, rows)
-
-
-def _verdict(row: Row) -> tuple[Any, ...]:
-    numbers, gap = row.numbers, Gap(row.reason or "not recorded")
-    verdict = numbers.get("verdict") or row.outcome
-    ratio = next((numbers[key] for key in ("ratio", "ratio_to_baseline") if key in numbers), None)
-    tolerance = numbers.get("tolerance")
-    why = row.reason or numbers.get("why") or "–"
-    return (
-        row.build or "–",
-        row.item,
-        str(verdict).replace("_", " "),
-        gap if ratio is None else ratio,
-        gap if tolerance is None else tolerance,
-        why,
-    )
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -6,7 +6,7 @@ Every form of the report walks this list, so that page, Markdown and terminal te
 from dataclasses import dataclass
 
 from quantkit.machines import machines
-from tests.report import detail, pairs, tables
+from tests.report import detail, judged, pairs, products, spoken, tables
 from tests.report.caveats import drift_of
 from tests.report.run import BASE, NOISY_CV, Run, load_name
 from tests.report.tables import Table
@@ -110,15 +110,20 @@ def sections(run: Run) -> tuple[Section, ...]:
             "products",
             "Matrix products",
             "What each number format can give on this card before an engine is involved.",
-            (detail.products(run),),
+            (products.products(run), products.explained(run)),
             ("products",),
         ),
-        Section("answers", "Answers", "The words were checked, not only the status.", (detail.asked(run),)),
+        Section(
+            "answers",
+            "Answers",
+            "The words were checked, not only the status.",
+            (spoken.by_question(run), spoken.said(run)),
+        ),
         Section(
             "gate",
             "Gate",
             "",
-            (detail.gate(run),),
+            (judged.counts(run), judged.verdicts(run)),
             empty="No cell was judged against a baseline in this run.",
         ),
         Section(

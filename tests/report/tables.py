@@ -94,7 +94,7 @@ def fidelity_text(run: Run, build: Build) -> Any:
     rms = fidelity_figure(run, build)
     if on_grid(run, build):
         return "on grid"
-    if isinstance(rms, Gap) and isinstance(frobenius, Mapping):
+    if isinstance(rms, Gap) and isinstance(frobenius, Mapping) and frobenius.get("min") is not None:
         return f"{frobenius['min']:.2g}–{frobenius['max']:.2g}"
     return rms if isinstance(rms, Gap) else f"{rms:.3g}"
 

@@ -24,7 +24,7 @@ function labels(spec, values) {
   const layer = (spec.layer ?? [spec])[0].encoding ?? {};
   const y = layer.y ?? spec.encoding?.y;
   if (y.type === "quantitative") return 48;
-  return 25 + 6.6 * Math.max(4, ...values.map((row) => String(row[y.field]).length));
+  return 25 + 7.2 * Math.max(4, ...values.map((row) => String(row[y.field]).length));
 }
 
 // A specification for the room there is, without the builds that are hidden.
@@ -35,7 +35,7 @@ function fitted(name, room) {
   const view = spec.spec ?? spec;
   const beside = labels(view, values);
   if (!spec.facet) {
-    const loads = name === "heat" ? 52 * new Set(values.map((row) => row.load)).size : 150;
+    const loads = name === "heat" ? 60 * new Set(values.map((row) => row.load)).size : 150;
     spec.width = Math.max(room - beside, loads);
     return spec;
   }
@@ -49,6 +49,7 @@ function fitted(name, room) {
 
 async function draw(box) {
   const spec = fitted(box.dataset.plot, box.clientWidth);
+  if (box.clientWidth < 500) config.legend.columns = 3;
   const options = { ast: true, actions: false, renderer: "svg", config, logLevel: 1 };
   const { view } = await window.vegaEmbed(box, spec, options);
   box.dataset.drawn = String(spec.data.values.length);

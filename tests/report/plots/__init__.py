@@ -5,6 +5,7 @@ Every row of data carries its `build`, so that the page can hide one.
 
 from collections.abc import Callable
 
+from tests.report.plots.columns import products
 from tests.report.plots.heat import heat
 from tests.report.plots.parts import Spec
 from tests.report.plots.scatter import footprint, tradeoff
@@ -19,6 +20,7 @@ PLOTS: dict[str, Callable[[Run], Spec | None]] = {
     "ttft": ttft,
     "memory": memory,
     "kinds": kind_errors,
+    "products": products,
 }
 
 
