@@ -5,6 +5,7 @@ An input error is one sentence on standard error and exit status 2. Defaults com
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,9 +15,12 @@ from typing import Any
 from quantkit.checkpoint import Checkpoint
 from quantkit.errors import QuantkitError
 from quantkit.formats import FORMATS, format_named
+from quantkit.machines import machine_named
+from quantkit.plan import make_plan
 
 GOOD, FAULTY, UNUSABLE = 0, 1, 2
 SCHEMA_VERSION = 1
+DEFAULT_MACHINE = "mi300x"
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -36,12 +40,23 @@ def _formats(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from quantkit.plan import make_plan
+    from quantkit.planview import plan_to_dict, plan_to_text
 
     with Checkpoint.open(arguments.source) as source:
         plan = make_plan(source.config, source.entries, format_named(arguments.format))
-    print(plan.tensor_bytes)
+    free = shutil.disk_usage(_existing(arguments.out)).free
+    found = plan_to_dict(plan, machine_named(arguments.machine), arguments.tensor_parallel, free)
+    if arguments.json:
+        _print_json(found)
+    else:
+        print(plan_to_text(found))
     return GOOD
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    folder = folder.resolve()
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -87,6 +102,13 @@ def _verify(arguments: argparse.Namespace) -> int:
     return FAULTY if report.problems else GOOD
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     from quantkit.convert import DEFAULT_WORKERS, OFF_GRID_CHOICES
 
@@ -100,6 +122,15 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("source", type=Path)
     plan.add_argument("--format", required=True)
     plan.add_argument("--json", action="store_true", help="one JSON object")
+    plan.add_argument(
+        "--machine", default=DEFAULT_MACHINE, help="card to predict for: a record of machines.toml"
+    )
+    plan.add_argument(
+        "--tensor-parallel", type=_positive, default=1, metavar="N", help="ranks to check kernels for"
+    )
+    plan.add_argument(
+        "--out", type=Path, default=Path(), help="where the build would go: its disk is looked at"
+    )
     plan.set_defaults(run=_plan)
 
     build = commands.add_parser("build", help="write a build; run again after a crash, it resumes")
@@ -107,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("out", type=Path)
     build.add_argument("--format", required=True)
     build.add_argument("--on", type=Path, metavar="BUILD", help="take int4 tables over from a finished build")
-    build.add_argument("--workers", type=int, default=DEFAULT_WORKERS)
+    build.add_argument("--workers", type=_positive, default=DEFAULT_WORKERS)
     build.add_argument("--off-grid", choices=OFF_GRID_CHOICES, default=OFF_GRID_CHOICES[0])
     build.add_argument("--json", action="store_true", help="one JSON object")
     build.set_defaults(run=_build)

@@ -1,0 +1,84 @@
+"""Which modules an engine's kernels can multiply, on one card or split over several.
+
+Pure: a table of what each kernel asks of the shape [N, K], and how tensor parallelism cuts each projection.
+Read from vLLM 0.32's can_implement checks and torch's scaled_mm.
+"""
+
+from dataclasses import dataclass
+
+from quantkit.formats import GROUP_SIZE, Scheme
+from quantkit.model import Role
+from quantkit.plan import LM_HEAD, Decision, Plan
+from quantkit.textconfig import TextConfig
+
+VOCAB_PADDING = 64  # the engine pads the vocabulary before it splits it
+
+COLUMN = ("q_proj", "gate_proj", "up_proj", "per_layer_model_projection")  # split along N
+KV = ("k_proj", "v_proj")  # split by kv heads, and repeated where there are fewer heads than ranks
+ROW = ("o_proj", "down_proj")  # split along K; all others are held whole by every rank
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """N and K of a product must be multiples of these."""
+
+    kernel: str
+    n: int
+    k: int
+
+
+# (code dtype, on a CPU) -> what the kernel asks; a pair that is not here asks nothing
+ASKED = {
+    ("I32", False): Multiple("Triton W4A16", 8, GROUP_SIZE),
+    ("I32", True): Multiple("CPU WNA16", 32, GROUP_SIZE),
+    ("F8_E4M3", False): Multiple("torch scaled_mm", 16, 16),
+    ("F8_E4M3FNUZ", False): Multiple("torch scaled_mm", 16, 16),
+}
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A module that a kernel cannot multiply on some rank."""
+
+    module: str
+    kernel: str
+    shape: tuple[float, float]
+    reason: str
+
+
+def _rank_shape(decision: Decision, module: str, config: TextConfig, ranks: int) -> tuple[float, float]:
+    """N and K on one rank; a fraction says that the split does not come out even."""
+    n, k = decision.tensor.shape
+    last = decision.tensor.kind.rsplit(".", 1)[-1]
+    if module == LM_HEAD:
+        return (-(-n // (VOCAB_PADDING * ranks)) * VOCAB_PADDING, k)
+    if last in COLUMN:
+        return (n / ranks, k)
+    if last in ROW:
+        return (n, k / ranks)
+    if last in KV:
+        head_dim = next(layer.head_dim for layer in config.layers if layer.kv_rows == n and layer.owns_kv)
+        return (max(n / ranks, head_dim), k)
+    return (n, k)
+
+
+def _misfit(module: str, scheme: Scheme, shape: tuple[float, float], on_cpu: bool) -> Misfit | None:
+    asked = ASKED.get((scheme.code_dtype, on_cpu))
+    if asked is None or not (shape[0] % asked.n or shape[1] % asked.k):
+        return None
+    reason = f"N must be a multiple of {asked.n} and K of {asked.k}"
+    return Misfit(module, asked.kernel, shape, reason)
+
+
+def misfits(plan: Plan, *, on_cpu: bool = False, ranks: int = 1) -> tuple[Misfit, ...]:
+    """Modules that the engine's kernel for their scheme would refuse, split over so many ranks."""
+    found = []
+    for decision in plan.decisions:
+        for module in decision.modules:
+            looked_up = decision.tensor.role is Role.TABLE and module != LM_HEAD
+            if decision.scheme is None or looked_up:
+                continue
+            shape = _rank_shape(decision, module, plan.inventory.config, ranks)
+            misfit = _misfit(module, decision.scheme, shape, on_cpu)
+            found += [misfit] if misfit else []
+    return tuple(found)
