@@ -104,7 +104,7 @@ def errors(measure: Measure, view: int) -> dict[str, Any]:
 
 
 def figures(measure: Measure) -> dict[str, Any]:
-    """Counts, errors as stored, and errors as served."""
+    """Counts, and the errors as stored."""
     return {
         "modules": measure.tensors,
         "values": measure.values,
@@ -113,7 +113,6 @@ def figures(measure: Measure) -> dict[str, Any]:
         "groups_off_grid": measure.groups_off_grid,
         "negative_steps": measure.negative_steps,
         **errors(measure, STORED),
-        "as_served": errors(measure, SERVED),
     }
 
 

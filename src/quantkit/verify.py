@@ -17,7 +17,7 @@ from quantkit.diagnose import explain
 from quantkit.errors import TensorSetMismatch
 from quantkit.findings import Finding
 from quantkit.left_dense import judge_left_dense
-from quantkit.metrics import Measure, difference, figures, total
+from quantkit.metrics import SERVED, Measure, difference, errors, figures, total
 from quantkit.model import Inventory, Role, inventory
 from quantkit.verify_config import judge_quantization
 from quantkit.verify_fields import judge_fields, judge_tie
@@ -81,10 +81,16 @@ class Report:
         return total(j.measure for j in chosen if kind is None or j.module.source.kind == kind)
 
     def _section(self, role: Role) -> dict[str, Any]:
-        kinds = dict.fromkeys(j.module.source.kind for j in self.judged if j.module.source.role is role)
-        measure = self.measure(role)
-        found = figures(measure) | {"served_minus_stored": difference(measure)}
-        return found | {"kinds": {kind: figures(self.measure(role, kind)) for kind in kinds}}
+        names = dict.fromkeys(j.module.source.kind for j in self.judged if j.module.source.role is role)
+        kinds = {name: self.measure(role, name) for name in names}
+        whole = self.measure(role)
+        served = {name: errors(measure, SERVED) for name, measure in kinds.items()}
+        return {
+            **figures(whole),
+            "kinds": {name: figures(measure) for name, measure in kinds.items()},
+            "as_served": errors(whole, SERVED) | {"kinds": served},
+            "served_minus_stored": difference(whole),
+        }
 
     def rules(self) -> dict[str, Any]:
         """For another's build: the rule that made the scales of each scheme, and the share it explains."""
