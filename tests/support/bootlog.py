@@ -11,10 +11,14 @@ from quantkit.errors import QuantkitError
 from tests.support.bootlog_forms import FORMS, KNOWN_VERSIONS, WORTH_A_WARNING, Form
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+PREFIX = re.compile(
+    r"^(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) |[\w.-]+\s+\| )+"
+)  # docker's, compose's
 HEADER = re.compile(
     r"(?:\((?P<process>[^()\n]*?pid=\d+)\)\s*)?"
-    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]\n]+\] ?"
+    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d"
 )
+PLACE = re.compile(r"^\[[^\]]+:\d+\]")  # the source file and line after a header; it may be wrapped too
 SPACE = re.compile(r"\s+")
 LONGEST_MESSAGE = 16_384
 
@@ -71,15 +75,21 @@ class BootFacts:
 
 @dataclass
 class _Message:
-    """A log message that may go on in the next line."""
+    """A log message that may go on in the next line; kept as written, and without any whitespace."""
 
     level: str
     text: str = ""
+    squeezed: str = ""
     known: bool = False
 
+    def add(self, text: str) -> None:
+        self.text += text + " "
+        self.squeezed += SPACE.sub("", text)
+
     @property
-    def squeezed(self) -> str:
-        return SPACE.sub("", self.text)
+    def words(self) -> str:
+        """The message in one line, without the place in the source."""
+        return PLACE.sub("", SPACE.sub(" ", self.text).strip()).strip()
 
 
 @dataclass
@@ -113,7 +123,7 @@ class BootLog:
         return _facts(self)
 
     def _line(self, line: str) -> None:
-        line = ANSI.sub("", line)
+        line = PREFIX.sub("", ANSI.sub("", line))
         at = 0
         process = self._last
         for header in HEADER.finditer(line):
@@ -128,21 +138,23 @@ class BootLog:
         """Text without a header goes on where the last message stopped, or completes another process's."""
         if not text.strip():
             return
-        waiting = [self._open[self._last]] if self._last in self._open else []
-        waiting += [message for message in self._open.values() if message not in waiting]
-        for message in waiting:
-            if not message.known and self._match(message, message.text + text):
+        last = self._open.get(self._last)
+        others = (message for process, message in self._open.items() if process != self._last)
+        for message in [*([last] if last else []), *others]:
+            if not message.known and self._match(message, text):
                 message.known = True
                 return
-        if waiting and len(waiting[0].text) < LONGEST_MESSAGE:
-            waiting[0].text += text + " "
+        if last and len(last.squeezed) < LONGEST_MESSAGE:
+            last.add(text)
 
     def _match(self, message: _Message, text: str) -> bool:
-        squeezed = SPACE.sub("", text)
-        return any(self._take(form, squeezed) for form in FORMS if message.level in form.levels)
+        if message.level != "INFO" or len(message.squeezed) >= LONGEST_MESSAGE:
+            return False
+        squeezed = PLACE.sub("", message.squeezed + SPACE.sub("", text))
+        return any(self._take(form, squeezed) for form in FORMS)
 
     def _take(self, form: Form, squeezed: str) -> bool:
-        match = form.search(squeezed)
+        match = form.search(squeezed) if form.is_about(squeezed) else None
         if match is None:
             return False
         entries = self.found.setdefault(form.fact, [])
@@ -155,10 +167,10 @@ class BootLog:
         if message is None:
             return
         if message.level == "WARNING" and WORTH_A_WARNING.search(message.text):
-            self.warnings[SPACE.sub(" ", message.text).strip()] = None
+            self.warnings[message.words] = None
         if not message.known and message.level == "INFO":
-            about = [form.fact for form in FORMS if form.is_about(message.squeezed)]
-            self.unknown += [(fact, message.text.strip()[:300]) for fact in dict.fromkeys(about)]
+            squeezed = PLACE.sub("", message.squeezed)
+            self.unknown += [(form.fact, message.words[:300]) for form in FORMS if form.is_about(squeezed)]
 
 
 def _facts(log: BootLog) -> BootFacts:

@@ -44,7 +44,6 @@ class Form:
     forms: tuple[re.Pattern[str], ...]
     put: Put
     needed: bool = False
-    levels: tuple[str, ...] = ("INFO",)
 
     def is_about(self, squeezed: str) -> bool:
         """Whether a line without whitespace speaks of this fact."""
@@ -115,7 +114,7 @@ FORMS = (
     ),
     form(
         "attention",
-        r"^Using (?!.*ViT)\S+ backend|^quantkit: attention",
+        r"^Using [\w.]+ backend(?! for)|^quantkit: attention",
         r"^quantkit: attention backends: (?P<backend>[\w,]+)\.$",
         r"^Using (?:AttentionBackendEnum\.)?(?P<backend>[A-Z][A-Z0-9_]+) (?:attention )?backend"
         r"(?:\.$| out of potential| \(selected)",
