@@ -53,11 +53,11 @@ TOKENS = tuple(range(40))
 
 
 @contextmanager
-def miniature(defect: str, folder: Path, port: int = 0) -> Iterator[Server]:
+def miniature(defect: str, folder: Path, port: int = 0, patience: Patience = IMPATIENT) -> Iterator[Server]:
     """A miniature server with one defect, ready."""
     launch = Launch("w8a8", folder, "quantkit-w8a8", folder / "boot.log")
     engine = ProcessEngine((*MINIATURE, defect), port)
-    with serve(engine, launch, Boot(FORMATS["w8a8"]), IMPATIENT) as server:
+    with serve(engine, launch, Boot(FORMATS["w8a8"]), patience) as server:
         yield server
 
 
@@ -168,7 +168,11 @@ def test_not_ready(defect: str, error: type[Exception], tmp_path: Path) -> None:
 
 def test_slow(tmp_path: Path) -> None:
     """One deadline ends a boot that takes for ever."""
-    with pytest.raises(ServerSlow, match="ready in 6 s"), miniature("boots slowly", tmp_path):
+    patience = Patience(boot_s=1.5)
+    with (
+        pytest.raises(ServerSlow, match="ready in 1.5 s"),
+        miniature("boots slowly", tmp_path, patience=patience),
+    ):
         pass
 
 

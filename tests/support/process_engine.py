@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PYTHONUNBUFFERED": "1",
 }
-STOP_S = 25.0
+STOP_S = 20.0
 
 
 def free_port() -> int:

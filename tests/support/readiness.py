@@ -126,7 +126,7 @@ def _first_token(server: Running, patience: Patience) -> None:
     )
 
 
-def _see_whether_it_died(server: Running, seconds: float = 3.0) -> None:
+def _see_whether_it_died(server: Running, seconds: float = 1.5) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         server.alive()

@@ -1,0 +1,160 @@
+"""Nothing is left behind: after a pass, a failure, Ctrl-C, kill -9 of the owner, and of owner and guardian both."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engines import Launch
+from tests.support.process_engine import ProcessEngine, clean_environment
+from tests.support.reaping import (
+    SESSION,
+    kill,
+    reap_orphans,
+    scratch_folders,
+    session_members,
+    shared_memory,
+    started_at,
+    wait_gone,
+)
+
+ROOT = Path(__file__).parents[2]
+# What an engine is at its worst: deaf to SIGTERM, with a child as deaf, a new name, and shared memory in both.
+STUBBORN = textwrap.dedent("""
+    import os, signal, sys, time
+    from multiprocessing.shared_memory import SharedMemory
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    memory = SharedMemory(create=True, size=4096)
+    os.fork()
+    print("up", os.getpid(), flush=True)
+    time.sleep(600)
+""")
+OWNER = textwrap.dedent("""
+    import sys, time
+    from pathlib import Path
+    from tests.support.engines import Launch
+    from tests.support.process_engine import ProcessEngine
+    running = ProcessEngine((sys.executable, "-c", {stubborn!r})).start(
+        Launch("x", Path({folder!r}), "x", Path({folder!r}) / "boot.log"))
+    try:
+        print(running.guardian.pid, flush=True)
+        time.sleep(600)
+    finally:
+        running.stop()
+""")
+
+
+def stubborn(folder: Path) -> Launch:
+    """A launch whose log lies in the folder."""
+    return Launch("x", folder, "x", folder / "boot.log")
+
+
+def wait_up(log: Path, lines: int = 2) -> None:
+    """Until both processes have said that they are up."""
+    deadline = time.monotonic() + 20
+    while not (log.exists() and log.read_text().count("up ") >= lines):
+        assert time.monotonic() <= deadline, log.read_text() if log.exists() else "no log"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process like pytest's that has started a stubborn server; killed at the end."""
+    script = OWNER.format(stubborn=STUBBORN, folder=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    wait_up(tmp_path / "boot.log")
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def guardian_of(owner: "subprocess.Popen[str]") -> int:
+    """The guardian's pid, as the owner printed it."""
+    assert owner.stdout is not None
+    return int(owner.stdout.readline())
+
+
+def scratch_of(guardian: int) -> Path:
+    """The scratch folder of a guardian's server."""
+    (folder,) = (path for path in scratch_folders() if (path / SESSION).read_text() == str(guardian))
+    return folder
+
+
+def test_stop_ends_a_stubborn_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deaf processes, their shared memory and their scratch folder are gone when `stop` returns."""
+    running = ProcessEngine((sys.executable, "-c", STUBBORN)).start(stubborn(tmp_path))
+    wait_up(tmp_path / "boot.log")
+    members, scratch = session_members(running.guardian.pid), scratch_of(running.guardian.pid)
+    memory = shared_memory(members)
+    assert len(running.pids()) >= 2
+    assert memory
+    running.stop()
+    running.stop()
+    assert wait_gone(members, 0) == []
+    assert not scratch.exists()
+    assert not [segment for segment in memory if segment.exists()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_death_of_the_owner(owner: "subprocess.Popen[str]", how: signal.Signals) -> None:
+    """However the owner ends, its server ends with it, and nobody has to come by."""
+    guardian = guardian_of(owner)
+    members, scratch = session_members(guardian), scratch_of(guardian)
+    memory = shared_memory(members)
+    owner.send_signal(how)
+    owner.wait()
+    assert wait_gone(members, 20) == []
+    assert not scratch.exists()
+    assert not [segment for segment in memory if segment.exists()]
+
+
+def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
+    """Where the guardian was killed too, the next run ends what is left, and nothing of a living owner."""
+    guardian = guardian_of(owner)
+    members, scratch = session_members(guardian), scratch_of(guardian)
+    assert reap_orphans() == []
+    assert len(session_members(guardian)) == len(members)
+    os.kill(owner.pid, signal.SIGSTOP)
+    kill([guardian])
+    owner.kill()
+    owner.wait()
+    left = wait_gone(members, 0.2)
+    memory = shared_memory(left)
+    assert left
+    assert scratch.exists()
+    assert sorted(reap_orphans()) == sorted(left)
+    assert wait_gone(members, 0) == []
+    assert not scratch.exists()
+    assert not [segment for segment in memory if segment.exists()]
+
+
+def test_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
+    """A child whose parent died is ended by the guardian."""
+    running = ProcessEngine((sys.executable, "-c", STUBBORN)).start(stubborn(tmp_path))
+    wait_up(tmp_path / "boot.log")
+    members = session_members(running.guardian.pid)
+    first = min(running.pids(), key=lambda pid: (started_at(pid), pid))
+    kill([first])
+    assert wait_gone(members, 10) == []
+    running.stop()
+
+
+def test_no_secret_reaches_the_server() -> None:
+    """Tokens of this shell are not the server's business."""
+    shell = {
+        "HF_TOKEN": "hf_x",
+        "MY_API_KEY": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "PATH": "/bin",
+        "HOME": "/root",
+    }
+    assert set(shell) & set(clean_environment(shell, {})) == {"PATH", "HOME"}
+    assert clean_environment(shell, {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
