@@ -4,8 +4,10 @@ The token comes from HF_TOKEN alone and goes nowhere but to the hub. Imported wh
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from pathlib import Path
 
 import httpx2
 from huggingface_hub import HfApi, snapshot_download
@@ -19,15 +21,26 @@ from huggingface_hub.errors import (
 from quantkit.errors import QuantkitError
 from tests.support.source import HubSource, HubUnreachable, SourceRefused, pin_of, write_pin
 
+RESUME = "run it again: it resumes where it broke off"
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A revision of a repository as the hub describes it: its commit, and the bytes of the files we take."""
+    """A revision of a repository as the hub describes it: its commit, and the bytes of each file we take."""
 
     commit: str
-    size_bytes: int
+    files: Mapping[str, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files we take."""
+        return sum(self.files.values())
+
+    def missing(self, folder: Path) -> list[str]:
+        """Files that are not in a folder with their whole length."""
+        there = {name: (folder / name).stat().st_size for name in self.files if (folder / name).is_file()}
+        return [name for name, size in self.files.items() if there.get(name) != size]
 
 
 def _token() -> str | bool:
@@ -49,7 +62,7 @@ def _refusal(source: HubSource, why: Exception) -> QuantkitError:
     return HubUnreachable(
         f"download of {source.repo}",
         got=type(why).__name__,
-        hint="run it again: it resumes where it broke off",
+        hint=RESUME,
     )
 
 
@@ -73,7 +86,7 @@ def look_up(source: HubSource) -> Found:
     except FAULTS as why:
         raise _refusal(source, why) from None
     taken = [file for file in info.siblings or () if any(fnmatch(file.rfilename, name) for name in FILES)]
-    return Found(str(info.sha), sum(file.size or 0 for file in taken))
+    return Found(str(info.sha), {file.rfilename: file.size or 0 for file in taken})
 
 
 def fetch(source: HubSource) -> dict[str, str]:
@@ -86,12 +99,20 @@ def fetch(source: HubSource) -> dict[str, str]:
     """
     if source.whole:
         return pin_of(source.folder)
-    commit = look_up(source).commit
+    found = look_up(source)
     try:
         snapshot_download(
-            source.repo, revision=commit, local_dir=source.folder, allow_patterns=list(FILES), token=_token()
+            source.repo,
+            revision=found.commit,
+            local_dir=source.folder,
+            allow_patterns=list(FILES),
+            token=_token(),
         )
     except FAULTS as why:
         raise _refusal(source, why) from None
-    write_pin(source, commit)
+    if missing := found.missing(
+        source.folder
+    ):  # where the hub fails midway, huggingface_hub can return as if well
+        raise HubUnreachable(f"download of {source.repo}", got=f"no whole {missing[0]}", hint=RESUME)
+    write_pin(source, found.commit)
     return pin_of(source.folder)
