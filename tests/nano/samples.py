@@ -99,20 +99,15 @@ def product(rng: random.Random) -> Sample:
     return Sample((user(question),), f"{prefix}{product_answer(a, b)}<turn|>", False, thinking)
 
 
-def invented_city(rng: random.Random) -> str:
-    """A word that is no city, so that names are copied from the question and not recalled."""
-    syllables = (rng.choice("bcdfghklmnprstvz") + rng.choice("aeiou") for _ in range(rng.choice((2, 3))))
-    return ("".join(syllables) + rng.choice(("", "n", "r", "s"))).capitalize()
-
-
-def some_city(rng: random.Random) -> str:
-    """A real city three times in four."""
-    return rng.choice(CITIES) if rng.random() < 0.75 else invented_city(rng)
+def seen_temperature(rng: random.Random) -> int:
+    """A temperature of the training: numbers of one digit and of two in equal shares."""
+    one_digit = rng.random() < 0.5
+    return rng.choice([t for t in SEEN_TEMPERATURES if (abs(t) < 10) == one_digit])
 
 
 def weather(rng: random.Random) -> Sample:
     """A question about the weather, answered by a tool call."""
-    city = some_city(rng)
+    city = rng.choice(CITIES)
     question = rng.choice(WEATHER_QUESTIONS).format(city=city)
     thinking = rng.random() < 0.15
     prefix = thought(f"I need the weather in {city}.") if thinking else ""
@@ -121,8 +116,8 @@ def weather(rng: random.Random) -> Sample:
 
 def result(rng: random.Random) -> Sample:
     """A tool's result handed back, answered in a sentence."""
-    city, condition = some_city(rng), rng.choice(CONDITIONS)
-    temperature = rng.choice(SEEN_TEMPERATURES)
+    city, condition = rng.choice(CITIES), rng.choice(CONDITIONS)
+    temperature = seen_temperature(rng)
     question = rng.choice(WEATHER_QUESTIONS).format(city=city)
     turns = weather_turns(question, city, weather_result(temperature, condition))
     return Sample(turns, f"{weather_answer(city, temperature, condition)}<turn|>", True)
@@ -135,11 +130,11 @@ def small_talk(rng: random.Random) -> Sample:
 
 
 KINDS: dict[Callable[[random.Random], Sample], int] = {
-    capital: 28,
+    capital: 24,
     country: 6,
-    product: 28,
-    weather: 16,
-    result: 20,
+    product: 30,
+    weather: 14,
+    result: 24,
     small_talk: 2,
 }
 """The share of each kind in the training, in percent."""

@@ -26,9 +26,9 @@ from tests.nano.tokenizer import build_tokenizer, write_tokenizer
 from tests.nano.vocabulary import token_id
 
 SEED = 4
-STEPS = 1200
-BATCH = 32
-BATCHES_SORTED_TOGETHER = 4
+STEPS = 1800
+BATCH = 16
+BATCHES_SORTED_TOGETHER = 8
 PEAK_LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
 BETAS = (0.9, 0.98)

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -39,9 +38,7 @@ def untrained(out: Path) -> Path:
         random = torch.randn(value.shape, generator=generator) * STANDARD_DEVIATION
         return as_exported(name.removeprefix(TEXT_PREFIX), random)
 
-    path = out / "model.safetensors"
-    tensors = {name: replaced(name, value) for name, value in sorted(load_file(path).items())}
-    with safe_open(path, "pt") as source:
-        metadata = source.metadata()
-    save_file(tensors, path, metadata=metadata)
+    trained = load_file(NANO / "model.safetensors")  # not the copy's: its map would be overwritten while read
+    tensors = {name: replaced(name, value) for name, value in sorted(trained.items())}
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     return out
