@@ -4,25 +4,26 @@ Text from a record is escaped: it can neither break a table nor bring markup.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tests.report.answer import answers
 from tests.report.caveats import run_caveats
 from tests.report.definitions import DEFINITIONS
 from tests.report.run import Gap, Run
-from tests.report.sections import sections
+from tests.report.sections import Section, sections
 from tests.report.standing import Answer
 from tests.report.tables import Table
 from tests.report.words import written
 from tests.support.record import Record
 
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 SPECIAL = re.compile(r"[\\`*\[\]#|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return SPECIAL.sub(r"\\\g<0>", text.replace("\r", "")).replace("\n", "<br>").replace("@", "&#64;")
+    text = CONTROL.sub("", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return SPECIAL.sub(r"\\\g<0>", text).replace("\n", "<br>").replace("@", "&#64;")
 
 
 def _cell(form: str, value: object) -> str:
@@ -72,8 +73,16 @@ def title_of(run: Run) -> str:
     return f"Which format for {model} on {run.header.get('machine', 'this machine')}?"
 
 
-def markdown(record: Record) -> str:
-    """The whole report."""
+def markdown(record: Record, first: Sequence[Section] = ()) -> str:
+    """The whole report.
+
+    Parameters
+    ----------
+    record
+        Of any run.
+    first
+        Sections that come before all others, such as the differences from another run.
+    """
     run = Run(record)
     lines = [f"# {escaped(title_of(run))}", ""]
     if run.published:
@@ -81,7 +90,7 @@ def markdown(record: Record) -> str:
     for answer in answers(run):
         lines += answer_lines(answer)
     lines += ["", *(f"- all of this: {escaped(caveat)}" for caveat in run_caveats(run))]
-    for section in sections(run):
+    for section in (*first, *sections(run)):
         lines += ["", f"## {section.title}", ""]
         lines += [section.lead, ""] if section.lead else []
         shown = section.shown

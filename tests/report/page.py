@@ -7,7 +7,7 @@ policy forbids whatever else would run or be fetched.
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tests.report.definitions import DEFINITIONS
 from tests.report.markdown import title_of
 from tests.report.plots import specs
 from tests.report.run import Gap, Run
-from tests.report.sections import sections
+from tests.report.sections import Section, sections
 from tests.report.standing import Answer
 from tests.report.words import written
 from tests.support.record import Record
@@ -99,13 +99,15 @@ def _environment() -> Environment:
     return made
 
 
-def page(record: Record) -> str:
+def page(record: Record, first: Sequence[Section] = ()) -> str:
     """The whole page.
 
     Parameters
     ----------
     record
         Of any run, however little of it ended well.
+    first
+        Sections that come before all others, such as the differences from another run.
     """
     run = Run(record)
     library, own = vega(), asset("page.js")
@@ -118,7 +120,7 @@ def page(record: Record) -> str:
             run=run,
             answers=answers(run),
             caveats=run_caveats(run),
-            sections=sections(run),
+            sections=(*first, *sections(run)),
             definitions=DEFINITIONS,
             bars=bars,
             most=STANDINGS,

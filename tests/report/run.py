@@ -183,7 +183,7 @@ class Run:
     def builds(self) -> tuple[Build, ...]:
         """Every build that the record names, in the order of the table of formats, unknown ones last."""
         named = {row.build: None for row in self.record.rows if row.build and row.suite != "gate"}
-        order = {name: index for index, name in enumerate([BASE, "bf16qat", *FORMATS])}
+        order = {name: index for index, name in enumerate(dict.fromkeys([BASE, "bf16qat", *FORMATS]))}
         names = sorted(named, key=lambda name: order.get(name, len(order)))
         return tuple(Build(name, _format_of(name)) for name in names)
 

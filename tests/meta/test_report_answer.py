@@ -1,0 +1,155 @@
+"""The rules of "which one?": who may be picked, who is, and when nobody can be."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quantkit.formats import FORMATS
+from tests.meta.made_up import ARTICLE, cell_row, failed, made_up_record, quant_row, record_with, serve_rows
+from tests.report.answer import answers
+from tests.report.caveats import run_caveats
+from tests.report.run import Run
+from tests.report.standing import Answer
+from tests.support.record import Record, Row
+
+BF16, FP8, EMB4 = (FORMATS[name] for name in ("bf16", "fp8", "fp8emb4"))
+
+
+def given(record: Record, key: str) -> Answer:
+    """One of the answers of a record."""
+    return next(answer for answer in answers(Run(record)) if answer.key == key)
+
+
+def with_numbers(row: Row, **numbers: Any) -> Row:
+    """A row whose numbers differ."""
+    return replace(row, numbers={**row.numbers, **numbers})
+
+
+def faster(row: Row, factor: float) -> Row:
+    """A cell with every figure of speed multiplied."""
+    repeats = [{**each, "tok_per_s": each["tok_per_s"] * factor} for each in row.numbers["repeats"]]
+    return with_numbers(row, tok_per_s=row.numbers["tok_per_s"] * factor, repeats=repeats)
+
+
+def test_the_fastest_wins_where_intervals_do_not_overlap() -> None:
+    answer = given(made_up_record(), "one")
+    assert (answer.picks, answer.verdict) == (("bf16",), "clear")
+    assert answer.standings[1].words.startswith("110 tok/s, 0.92× bf16 (")
+
+
+@pytest.mark.parametrize(("lead", "verdict"), [(1.001, "too close to call"), (1.05, "clear")])
+def test_overlapping_intervals_are_too_close_to_call(lead: float, verdict: str) -> None:
+    same = replace(cell_row(BF16, (1, 128)), build="fp8")
+    record = made_up_record(["bf16", "fp8"], [(1, 128)], {same.key: faster(same, lead)})
+    answer = given(record, "one")
+    assert answer.verdict == verdict
+    assert answer.picks[0] == "fp8"
+    assert len(answer.picks) == (2 if verdict != "clear" else 1)
+
+
+def test_a_tie_that_only_a_wide_spread_makes_is_said_to_be_one() -> None:
+    wide = cell_row(FP8, (1, 128), wobble=(1.0, 0.92, 1.08))
+    answer = given(made_up_record(["bf16", "fp8"], [(1, 128)], {wide.key: wide}), "one")
+    assert answer.verdict == "too close to call"
+    assert any("only a wide spread keeps fp8" in caveat for caveat in answer.caveats)
+
+
+def test_without_repeats_nothing_is_called() -> None:
+    rows = [cell_row(build, (1, 128), wobble=(1.0,)) for build in (BF16, FP8)]
+    answer = given(record_with(rows), "one")
+    assert answer.verdict == "too close to call"
+    assert any("no spread is known" in caveat for caveat in answer.caveats)
+
+
+def test_a_noisy_load_is_not_ranked() -> None:
+    noisy = cell_row(FORMATS["w8a8"], (8, 128), wobble=(3.0, 1.5, 4.5))
+    record = made_up_record(["bf16", "w8a8"], [(8, 128), (64, 128)], {noisy.key: noisy})
+    answer = given(record, "many")
+    assert answer.picks == ("bf16",)
+    assert any(caveat.startswith("8 × 128 varies") for caveat in answer.caveats)
+
+
+def test_a_build_that_lacks_a_cell_is_not_compared() -> None:
+    dead = failed(cell_row(BF16, (1, 128)), "prompts were served from the cache")
+    answer = given(made_up_record(["bf16", "fp8"], changed={dead.key: dead}), "one")
+    assert answer.picks == ("fp8",)
+    assert any("bf16 lacks a cell" in caveat for caveat in answer.caveats)
+
+
+@pytest.mark.parametrize("item", ["text", "thinking", "tool", "logprobs"])
+def test_a_build_with_a_wrong_answer_is_never_picked(item: str) -> None:
+    wrong = failed(next(row for row in serve_rows(BF16) if row.item == item), "WrongText: Accra")
+    run = Run(made_up_record(["bf16", "fp8"], changed={wrong.key: wrong}))
+    assert all("bf16" not in answer.picks for answer in answers(run))
+    assert f"not considered: bf16 (serve {item} failed)" in run_caveats(run)
+
+
+def test_a_build_with_faulty_weights_is_never_picked() -> None:
+    wrong = failed(quant_row(FORMATS["q4w4a16"]), "wrong_values in down_proj")
+    record = made_up_record(changed={wrong.key: wrong})
+    assert given(record, "fidelity").picks == ("q4w4a16ple4",)
+
+
+def test_a_boot_that_differs_is_a_caveat_and_no_exclusion() -> None:
+    other = failed(serve_rows(BF16)[0], "WrongKernel: got Exllama")
+    run = Run(made_up_record(["bf16", "fp8"], changed={other.key: other}))
+    assert answers(run)[0].picks == ("bf16",)
+    assert any(caveat.endswith("failed to boot: bf16") for caveat in run_caveats(run))
+
+
+def test_fidelity_goes_to_the_grid_then_to_dense_tables_then_to_the_least_error() -> None:
+    order = [each.build for each in given(made_up_record(), "fidelity").standings]
+    assert order[:3] == ["q4w4a16", "q4w4a16ple4", "q4w4a16emb4"]
+    assert order[3:6] == ["w8a8", "fp8", "fp8fnuz"]
+
+
+def test_a_group_off_the_grid_loses_the_grids_place() -> None:
+    row = quant_row(FORMATS["q4w4a16"])
+    spoilt = with_numbers(row, groups_off_grid=1, as_served={"relative_rms_error": 0.05})
+    answer = given(made_up_record(["fp8", "q4w4a16"], changed={row.key: spoilt}), "fidelity")
+    assert answer.picks == ("fp8",)
+
+
+def test_a_shared_card_takes_the_least_memory_among_the_fast_enough() -> None:
+    answer = given(made_up_record(["bf16", "fp8", "fp8emb4"]), "shared")
+    assert (answer.picks, answer.verdict) == (("fp8emb4",), "clear")
+    slow = [faster(cell_row(EMB4, load), 0.4) for load in ((1, 128), (8, 128))]
+    answer = given(
+        made_up_record(["bf16", "fp8", "fp8emb4"], changed={row.key: row for row in slow}), "shared"
+    )
+    assert answer.picks == ("bf16",)
+    assert any("fp8emb4 takes less" in caveat for caveat in answer.caveats)
+
+
+def test_equal_memory_and_speed_are_equal() -> None:
+    answer = given(made_up_record(["fp8emb4", "fp8fnuzemb4"], [(1, 128)]), "shared")
+    assert answer.verdict == "equal"
+    assert set(answer.picks) == {"fp8emb4", "fp8fnuzemb4"}
+
+
+@pytest.mark.parametrize("key", ["one", "many", "fidelity", "shared"])
+def test_nothing_measured_is_said_so(key: str) -> None:
+    answer = given(record_with([]), key)
+    assert (answer.picks, answer.verdict, answer.headline) == ((), "not measured", "not measured")
+
+
+def test_only_one_request_measured_says_nothing_of_many() -> None:
+    assert given(made_up_record(grid=[(1, 128)]), "many").verdict == "not measured"
+    assert given(made_up_record(grid=[(8, 128)]), "one").verdict == "not measured"
+
+
+def test_drift_is_a_caveat_past_three_per_cent() -> None:
+    assert not any("at the end of the run" in each for each in run_caveats(Run(made_up_record(["bf16"]))))
+    slower = faster(cell_row(BF16, (1, 128), nth=2), 0.9)
+    run = Run(made_up_record(["bf16"], [(1, 128)], {slower.key: slower}))
+    assert f"bf16 at the end of the run was {0.99 * 0.9:.2f}× its speed at the start" in run_caveats(run)
+
+
+def test_a_bf16_of_its_own_is_a_caveat() -> None:
+    run = Run(made_up_record(bf16_source_hash="beef"))
+    assert any("differs in weights" in caveat for caveat in run_caveats(run))
+
+
+def test_every_figure_of_a_whole_grid_is_used() -> None:
+    assert given(made_up_record(grid=ARTICLE), "many").basis.count("×") == 6
