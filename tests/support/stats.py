@@ -1,4 +1,4 @@
-"""Statistics of repeats: spread, pooled spread, and the max-T sign-flip permutation test.
+"""Statistics of repeats: the spread of a few, and the max-T sign-flip permutation test.
 
 Pure: arrays and numbers in, numbers out; knows no cell, build or verdict. Imported by the gate and its judges.
 """
@@ -20,29 +20,6 @@ def cv(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / np.mean(values))
-
-
-def relative_sd_pooled(groups: Sequence[Sequence[float]]) -> float | None:
-    """One relative standard deviation for several groups, each about its own mean.
-
-    Parameters
-    ----------
-    groups
-        Values of the same kind, for instance the repeats of each cell of a build; a group of one adds
-        nothing.
-
-    Returns
-    -------
-    float or None
-        sqrt(sum of squares about the mean, in units of the mean / degrees of freedom); None without any.
-    """
-    squares, freedom = 0.0, 0
-    for group in groups:
-        if len(group) > 1:
-            scaled = np.asarray(group, dtype=np.float64) / np.mean(group)
-            squares += float(np.sum((scaled - 1.0) ** 2))
-            freedom += len(group) - 1
-    return float(np.sqrt(squares / freedom)) if freedom else None
 
 
 def sign_patterns(pairs: int) -> Array:

@@ -3,7 +3,7 @@
 Pure: knows no server and no verdict. The definitions of TTFT and TPOT are in `stream`. Imported by the sweep.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -99,8 +99,12 @@ def cell_numbers(repeats: Sequence[Mapping[str, Any]], bf16_tok_per_s: float | N
         "ratio_bf16": middle["tok_per_s"] / bf16_tok_per_s if bf16_tok_per_s else None,
         "requests": sum(repeat["requests"] for repeat in repeats),
         "repeats": [dict(repeat) for repeat in repeats],
-        "advisory": sorted({text for repeat in repeats for text in repeat["advisory"]}),
+        "advisory": _one_of_each_kind(text for repeat in repeats for text in repeat["advisory"]),
     }
+
+
+def _one_of_each_kind(texts: Iterable[str]) -> list[str]:
+    return list({text.split(":", 1)[0]: text for text in texts}.values())
 
 
 MEDIANS = ("tok_per_s", "steady_tok_per_s", "ttft_s", "tpot_s")

@@ -1,0 +1,236 @@
+"""pytest plugin: judges the sweep when the run ends, rewrites baselines when told to, and sets the exit status.
+
+Joins record, baselines and gate; measures nothing and imports no suite. Runs in the controller alone.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from quantkit.errors import BadRecord, QuantkitError
+from tests.support.baseline import (
+    ROOT,
+    baseline_for,
+    key_of,
+    path_of,
+    published_tok_per_s,
+    read_entries,
+    write_all,
+)
+from tests.support.collecting import PLANNED, RESUMED
+from tests.support.figures import CELL, cell_rows, drift, seen_cells
+from tests.support.gate import Baseline, Verdict, exit_status, judge_build
+from tests.support.options import SETTINGS
+from tests.support.record import Key, Row, read_record
+from tests.support.recording import LEDGER, ROW, suite_of
+from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
+from tests.support.settings import Settings
+from tests.support.tolerance import boot_deviation, padded
+
+# Errors by what they say of a run; everything else that fails is a failed test.
+REFUSALS = re.compile(r"\b(CellRefused|BadRecord)\b")
+INFRASTRUCTURE = re.compile(
+    r"\b(PortInUse|ServerDied|ServerSlow|ServerLoops|ServerUnhealthy|ForeignServer)\b"
+)
+LOOK = 11  # a yardstick that has changed is a broken precondition until a person has looked
+JUDGED = pytest.StashKey["Judged"]()
+
+
+class Judged:
+    """What the gate found, for the closing lines and the exit status."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+        self.lines: list[str] = []
+        self.failed = self.refused = self.infrastructure = False
+        self.look = False
+
+    def see(self, reason: str) -> None:
+        """Sort one failure."""
+        if REFUSALS.search(reason):
+            self.refused = True
+        elif INFRASTRUCTURE.search(reason):
+            self.infrastructure = True
+        else:
+            self.failed = True
+
+    @property
+    def status(self) -> int:
+        """The exit status of the run."""
+        found = exit_status(self.failed, self.verdicts, self.refused, self.infrastructure)
+        return found or (LOOK if self.look else 0)
+
+
+def _regenerates(config: pytest.Config) -> bool:
+    return bool(config.getoption("force_regen", False))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse at once what would be refused in the end."""
+    config.stash[JUDGED] = Judged()
+    workers = hasattr(config, "workerinput") or bool(config.getoption("numprocesses", None))
+    if _regenerates(config):
+        try:
+            refuse_here(os.environ, workers)
+        except RegenRefused as wrong:
+            raise pytest.UsageError(str(wrong)) from None
+    elif config.stash[SETTINGS].from_runs:
+        raise pytest.UsageError("--from, got no --force-regen, expected both (--from names runs to merge)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --force-regen --from the named runs are the measurement: nothing is measured again."""
+    if _regenerates(config) and config.stash[SETTINGS].from_runs:
+        away = [item for item in items if suite_of(item)]
+        items[:] = [item for item in items if not suite_of(item)]
+        config.hook.pytest_deselected(items=away)
+
+
+class Watcher:
+    """Sees every report in the controller: sorts failures, and shows each cell as it is measured."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.judged = config.stash[JUDGED]
+        self.reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Sort a failure by its error; a line for each cell."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self.judged.see(str(crash.message if crash else report.longrepr))
+        line = getattr(report, ROW, None)
+        if line and line["suite"] == "sweep" and line["outcome"] == "ok" and self.reporter:
+            self.reporter.ensure_newline()
+            self.reporter.write_line("   " + shown(line))
+
+
+def shown(line: Mapping[str, Any]) -> str:
+    """A cell, or a repeat of one, on one line: tokens a second and milliseconds."""
+    numbers = line["numbers"]
+    if "tok_per_s" not in numbers:
+        return f"{line['build']} {line['item']}"
+    times = f"TTFT {numbers['ttft_s'] * 1e3:.1f} ms, TPOT {numbers['tpot_s'] * 1e3:.2f} ms"
+    ratio = numbers.get("ratio_bf16")
+    return f"{line['build']} {line['item']}: {numbers['tok_per_s']:.1f} tok/s, {times}" + (
+        f", {ratio:.2f} of bf16" if ratio else ""
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Watch, where reports arrive."""
+    if session.config.stash[LEDGER].writes:
+        session.config.pluginmanager.register(Watcher(session.config), "quantkit-watcher")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Judge before the record is made, so that the verdicts stand in it; then set the exit status."""
+    config = session.config
+    ledger, settings, judged = config.stash[LEDGER], config.stash[SETTINGS], config.stash[JUDGED]
+    if not ledger.writes:
+        return
+    try:
+        if _regenerates(config) and settings.from_runs:
+            _regenerate(settings, judged)
+        elif settings.gate == "baseline" and any(key[0] == "sweep" for key in ledger.rows):
+            _judge(config, settings, judged)
+    except QuantkitError as wrong:
+        judged.refused = True
+        judged.lines.append(f"{type(wrong).__name__}: {wrong}")
+    resumed = session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and config.stash.get(RESUMED, 0)
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or resumed or judged.look:
+        session.exitstatus = judged.status or session.exitstatus
+
+
+def _judge(config: pytest.Config, settings: Settings, judged: Judged) -> None:
+    ledger = config.stash[LEDGER]
+    enforced = settings.machine.engine == "docker"  # a local process shares its cores with the client
+    public = published_tok_per_s(settings.machine.name)
+    swept, key = cell_rows(ledger.rows.values()), key_of(ledger.header)
+    baselines = {
+        build: baseline_for(read_entries(path_of(settings.machine.name, build)), key) for build in swept
+    }
+    boot_sd = _boot_sd([baseline for baseline in baselines.values() if baseline])
+    for build, rows in swept.items():
+        planned = [
+            item for suite, name, item in config.stash.get(PLANNED, []) if _is_cell(suite, name, item, build)
+        ]
+        found = judge_build(build, planned, seen_cells(rows), baselines[build], enforced, boot_sd)
+        judged.verdicts += found
+        for verdict in found:
+            ledger.write(gate_row(verdict, public.get((build, verdict.cell))))
+    for cell, ratio in drift(ledger.rows.values()).items():
+        judged.lines.append(f"drift of bf16 over the run, {cell}: {ratio - 1:+.1%}")
+
+
+def _boot_sd(baselines: Sequence[Baseline]) -> float:
+    arrays = [
+        padded([cell.boots for cell in baseline.cells.values()]) for baseline in baselines if baseline.cells
+    ]
+    return float(boot_deviation(arrays)[0]) if arrays else 0.0
+
+
+def _is_cell(suite: str, name: str, item: str, build: str) -> bool:
+    return suite == "sweep" and name == build and CELL.fullmatch(item) is not None
+
+
+def gate_row(verdict: Verdict, public_tok_per_s: float | None) -> Row:
+    """A verdict as a row of the record, failed where it can fail the run."""
+    key: Key = ("gate", verdict.build, verdict.cell)
+    numbers = {name: value for name, value in vars(verdict).items() if name not in ("build", "cell")}
+    if public_tok_per_s is not None:
+        numbers["published_tok_per_s"] = public_tok_per_s
+    bad = verdict.is_regression or verdict.is_gap
+    return Row(*key, "failed" if bad else "ok", sentence(verdict) if bad else "", numbers)
+
+
+def sentence(verdict: Verdict) -> str:
+    """A verdict for the terminal."""
+    text = f"{verdict.verdict.replace('_', ' ')}: {verdict.build} {verdict.cell}"
+    if verdict.ratio is not None and verdict.tolerance is not None:
+        text += f", {verdict.ratio - 1:+.1%} (tolerance {verdict.tolerance:.1%})"
+    if verdict.ratio_bf16 is not None:
+        text += f", ratio to bf16 {verdict.ratio_bf16 - 1:+.1%}"
+    advisory = "" if verdict.enforced or verdict.verdict in ("new", "same", "better") else " [advisory]"
+    return text + (f"; {verdict.why}" if verdict.why else "") + advisory
+
+
+def _regenerate(settings: Settings, judged: Judged) -> None:
+    judged.look = True
+    records = {run.name: read_record(run) for run in settings.from_runs}
+    if len(records) != len(settings.from_runs):
+        raise BadRecord("--from", got="two runs of one name", expected="each run once")
+    for name, record in records.items():
+        if (machine := record.header["settings"]["machine"]) != settings.machine.name:
+            raise RegenRefused(f"machine of run {name}", got=machine, expected=settings.machine.name)
+    entries = new_entries(records, settings.accept_regression)
+    files, found = planned_files(settings.machine.name, entries, ROOT)
+    judged.lines += [str(change) for change in found]
+    write_all(files)
+    if any(entry.provisional for entry in entries.values()):
+        judged.lines.append(
+            f"provisional: {len(records)} of 3 boots; name 3 runs for a baseline that knows boots"
+        )
+    judged.lines += [f"wrote {path.relative_to(ROOT.parent)}" for path in files]
+    judged.lines.append(
+        "look at the differences and commit them; this run exits non-zero so that somebody does"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What the gate found, worst first; cells that are the same are counted."""
+    judged = config.stash[JUDGED]
+    if not judged.verdicts and not judged.lines:
+        return
+    terminalreporter.section("gate")
+    same = sum(verdict.verdict == "same" for verdict in judged.verdicts)
+    order = {name: index for index, name in enumerate(("worse", "gone", "not_comparable", "better", "new"))}
+    told = sorted((v for v in judged.verdicts if v.verdict != "same"), key=lambda v: order[v.verdict])
+    for verdict in told:
+        terminalreporter.write_line(sentence(verdict), red=verdict.is_regression or verdict.is_gap)
+    if judged.verdicts:
+        terminalreporter.write_line(f"{same} of {len(judged.verdicts)} cells are the same as their baseline")
+    for line in judged.lines:
+        terminalreporter.write_line(line)

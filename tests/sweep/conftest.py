@@ -1,0 +1,100 @@
+"""What the sweep's tests share: its grid as parameters, the run's nonce, and one measurement of one cell.
+
+Imports the workshop; no other suite.
+"""
+
+import json
+import secrets
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support.cellcheck import judged
+from tests.support.cells import GRIDS, Cell, seed_of
+from tests.support.load import Prompt, Target, measure
+from tests.support.options import SETTINGS
+from tests.support.prompts import random_prompt, usable_ids
+from tests.support.readiness import ask
+from tests.support.recording import infeasible
+from tests.support.serving import Server
+from tests.support.settings import Settings
+from tests.support.summary import repeat_numbers, request_rows
+
+SHORT_WARM_UP = 16  # tokens: opens the connections again, once the cell's shapes have been run on this server
+
+Measure = Callable[[Server, Cell, int], dict[str, Any]]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Repeats outermost, so that a drift of the machine meets every cell alike."""
+    grid = GRIDS[metafunc.config.stash[SETTINGS].grid]
+    if "repeat" in metafunc.fixturenames:
+        metafunc.parametrize("repeat", range(1, grid.repeats + 1))
+    if "cell" in metafunc.fixturenames:
+        metafunc.parametrize("cell", grid.cells, ids=list(map(str, grid.cells)))
+
+
+@pytest.fixture(scope="session")
+def nonce(run_dir: Path) -> str:
+    """What makes this run's prompts its own; kept in the run's folder, so that a resumed run has the same."""
+    file = run_dir / "nonce"
+    try:
+        with file.open("x") as new:
+            new.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    return file.read_text()
+
+
+@cache
+def _ids(checkpoint: Path) -> npt.NDArray[np.int64]:
+    return usable_ids(checkpoint)
+
+
+@cache
+def _context_tokens(base_url: str) -> int:
+    return int(ask(f"{base_url}/v1/models").json()["data"][0]["max_model_len"])
+
+
+@pytest.fixture(scope="session")
+def measure_cell(settings: Settings, run_dir: Path, nonce: str) -> Measure:
+    """Measures one repeat of one cell: its numbers, or a refusal; its requests are kept in the run's folder."""
+    warmed: set[tuple[str, Cell]] = set()
+
+    def measure_one(server: Server, cell: Cell, repeat: int) -> dict[str, Any]:
+        if reason := cell.infeasible_in(_context_tokens(server.base_url)):
+            infeasible(reason)
+        server.alive()
+
+        def prompts(purpose: str, count: int, tokens: int) -> list[Prompt]:
+            seeds = (seed_of(nonce, server.boot, cell, repeat, purpose, index) for index in range(count))
+            return [random_prompt(_ids(server.checkpoint), tokens, seed) for seed in seeds]
+
+        first = (server.base_url, cell) not in warmed
+        warm_up = prompts("warm-up", cell.concurrency, cell.prompt_tokens if first else SHORT_WARM_UP)
+        warmed.add((server.base_url, cell))
+        measured = measure(
+            Target(server.base_url, server.model),
+            cell,
+            prompts("load", cell.requests, cell.prompt_tokens),
+            warm_up,
+        )
+        keep_requests(
+            run_dir / "requests" / str(server.boot) / f"{cell}-{repeat}.jsonl", request_rows(measured)
+        )
+        server.alive()
+        numbers = repeat_numbers(measured)
+        return {**numbers, "advisory": judged(measured, numbers, settings.machine.engine == "process")}
+
+    return measure_one
+
+
+def keep_requests(path: Path, rows: list[dict[str, Any]]) -> None:
+    """One line a request."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
