@@ -33,6 +33,8 @@ class Hub:
         Bytes of a file after which a transfer breaks off, and how often it still will.
     listing_fails
         Whether the list of files cannot be had, though the repository can be looked up.
+    moves
+        Whether the branch moves to another commit once it was looked up.
     asked
         Method, path, Range and Authorization of every request.
     """
@@ -42,6 +44,7 @@ class Hub:
     break_after: int = 0
     breaks_left: int = 0
     listing_fails: bool = False
+    moves: bool = False
     url: str = ""
     asked: list[tuple[str, str, str, str]] = field(default_factory=list)
 
@@ -52,12 +55,15 @@ class Hub:
             for name, body in self.files.items()
         ]
 
+    def _looked_up(self) -> int:
+        return sum("/revision/" in asked[1] for asked in self.asked)
+
     def info(self) -> dict[str, object]:
         """The repository as /revision gives it."""
         siblings = [{"rfilename": name, "size": len(body)} for name, body in self.files.items()]
         return {
             "id": REPO,
-            "sha": COMMIT,
+            "sha": COMMIT if not self.moves or self._looked_up() == 1 else COMMIT[::-1],
             "siblings": siblings,
             "private": False,
             "tags": [],

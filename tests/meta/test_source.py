@@ -69,7 +69,7 @@ def test_a_folder_is_whole_with_its_pin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [REPO, f"{REPO}@{COMMIT}"])
 def test_a_download_is_whole_pinned_and_then_needs_no_hub(tmp_path: Path, text: str) -> None:
-    with serving(Hub(FILES)) as hub:
+    with serving(Hub(FILES, moves=True)) as hub:
         assert fetch(hub, tmp_path, text)["commit"] == COMMIT
     folder = folder_of(text, tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name in FILES} == {
@@ -97,20 +97,20 @@ def test_without_a_token_none_is_sent(tmp_path: Path) -> None:
             Hub(FILES, refuse="gated"),
             REPO,
             "SourceRefused",
-            f"open https://huggingface.co/{REPO}, accept the licence",
+            f"not accepted for this token (open https://huggingface.co/{REPO}, accept the licence",
         ),
         (Hub(FILES, refuse="absent"), REPO, "SourceRefused", "no repository that HF_TOKEN may read"),
         (Hub(FILES), f"{REPO}@other", "SourceRefused", "got other, expected a branch, tag or commit"),
         (Hub(FILES, refuse="down"), REPO, "HubUnreachable", "it resumes where it broke off"),
-        (Hub(FILES, listing_fails=True), REPO, "HubUnreachable", "it resumes where it broke off"),
+        (Hub(FILES, listing_fails=True), REPO, "HubUnreachable", "got no whole"),
     ],
 )
 def test_a_refusal_is_named_and_leaves_no_pin(
     tmp_path: Path, hub: Hub, text: str, kind: str, says: str
 ) -> None:
-    folder_of(text, tmp_path).mkdir(
-        parents=True
-    )  # of an earlier try: huggingface_hub then settles for what is there
+    folder = folder_of(text, tmp_path)  # of an earlier try: huggingface_hub then settles for what is there
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_bytes(FILES["config.json"])
     with serving(hub):
         answer = fetch(hub, tmp_path, text)
     assert answer["kind"] == kind

@@ -110,9 +110,8 @@ def fetch(source: HubSource) -> dict[str, str]:
         )
     except FAULTS as why:
         raise _refusal(source, why) from None
-    if missing := found.missing(
-        source.folder
-    ):  # where the hub fails midway, huggingface_hub can return as if well
+    missing = found.missing(source.folder)
+    if missing:  # where the hub fails midway, huggingface_hub can return as if all were well
         raise HubUnreachable(f"download of {source.repo}", got=f"no whole {missing[0]}", hint=RESUME)
     write_pin(source, found.commit)
     return pin_of(source.folder)
