@@ -17,9 +17,9 @@ import numpy as np
 from quantkit.errors import BadHeader, NotACheckpoint
 
 MAX_JSON_BYTES = 32 << 20  # the largest real header, 35,000 tensors of a mixture of experts, has 6 MB
-MAX_JSON_MARKS = 1_000_000  # commas and opening brackets; bounds the parsed size to about 200 MB
+MAX_JSON_MARKS = 500_000  # commas and brackets, or quotes, or backslashes; bounds what parsing costs
 MAX_JSON_DEPTH = 32
-MAX_TENSORS = 100_000
+MAX_TENSORS = 50_000
 MAX_NAME = 512
 MAX_DIMENSIONS = 8
 MAX_BYTES = 1 << 60
@@ -75,15 +75,16 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def _measure(data: bytes, where: str) -> None:
-    """Refuse JSON that is too deep or too rich to parse cheaply; strings do not count."""
+    """Refuse JSON that is too deep or too rich to parse cheaply."""
+    for marks in (("{", "[", ","), ('"',), ("\\",)):  # counted inside strings too: no real header comes near
+        count = sum(data.count(mark.encode()) for mark in marks)
+        if count > MAX_JSON_MARKS:
+            raise BadHeader(where, got=f"{count:,} JSON items", expected=f"at most {MAX_JSON_MARKS:,}")
     bare = np.frombuffer(_STRING.sub(b"", data), dtype=np.uint8)
-    opens = (bare == ord("{")) | (bare == ord("["))
-    marks = int(opens.sum()) + int((bare == ord(",")).sum())
-    if marks > MAX_JSON_MARKS:
-        raise BadHeader(where, got=f"{marks:,} JSON items", expected=f"at most {MAX_JSON_MARKS:,}")
-    steps = opens.astype(np.int8) - ((bare == ord("}")) | (bare == ord("]"))).astype(np.int8)
-    steps = steps[steps != 0]
-    depth = int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+    steps = np.zeros(len(bare), dtype=np.int8)
+    steps[(bare == ord("{")) | (bare == ord("["))] = 1
+    steps[(bare == ord("}")) | (bare == ord("]"))] = -1
+    depth = int(np.cumsum(steps[steps != 0], dtype=np.int32).max(initial=0))
     if depth > MAX_JSON_DEPTH:
         raise BadHeader(where, got=f"JSON nested {depth:,} deep", expected=f"at most {MAX_JSON_DEPTH}")
 
