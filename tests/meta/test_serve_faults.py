@@ -170,7 +170,7 @@ def test_slow(tmp_path: Path) -> None:
     """One deadline ends a boot that takes for ever."""
     patience = Patience(boot_s=1.5)
     with (
-        pytest.raises(ServerSlow, match="ready in 1.5 s"),
+        pytest.raises(ServerSlow, match=r"ready in 1\.5 s"),
         miniature("boots slowly", tmp_path, patience=patience),
     ):
         pass

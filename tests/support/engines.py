@@ -139,3 +139,11 @@ class Engine(ABC):
         EngineError
             Where it cannot even be tried.
         """
+
+    @abstractmethod
+    def reap_orphans(self) -> list[str]:
+        """End what dead runs of ours left behind, and nothing else; returns what it was."""
+
+    def close(self) -> None:
+        """Let go of what the engine holds open; servers are not ended."""
+        return

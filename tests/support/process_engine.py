@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.engines import Engine, EngineError, Launch, PortInUse, Running, ServerDied
-from tests.support.reaping import end, new_scratch, session_members
+from tests.support.reaping import end, new_scratch, reap_orphans, session_members
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
@@ -135,3 +135,6 @@ class ProcessEngine(Engine):
                 start_new_session=True,
             )
         return Process(launch, port, guardian)
+
+    def reap_orphans(self) -> list[str]:
+        return [f"process {pid}" for pid in reap_orphans()]

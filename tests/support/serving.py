@@ -16,11 +16,13 @@ from filelock import FileLock
 
 from quantkit.formats import Format
 from tests.support.bootlog import BootFacts, BootLog
+from tests.support.card_memory import wait_fallen
 from tests.support.engines import Engine, Launch, Running
+from tests.support.host import Host
 from tests.support.metrics import Metrics
 from tests.support.process_engine import ProcessEngine
 from tests.support.readiness import Patience, ask, wait_ready
-from tests.support.reaping import lock_folder, reap_orphans
+from tests.support.reaping import lock_folder
 from tests.support.settings import Boot, Settings
 
 if TYPE_CHECKING:
@@ -107,7 +109,14 @@ class Server:
 
 def engine_for(settings: Settings) -> Engine:
     """The engine that this machine's record names."""
-    return ProcessEngine()
+    if settings.machine.engine == "process":
+        return ProcessEngine()
+    from tests.support.docker_engine import (
+        DockerEngine,
+        Recipe,
+    )  # needs docker's SDK and an engine that answers
+
+    return DockerEngine(Recipe(settings.image, settings.run.name, settings.machine.devices))
 
 
 def launch_for(boot: Boot, checkpoint: Path, settings: Settings) -> Launch:
@@ -136,19 +145,26 @@ def serve(engine: Engine, launch: Launch, boot: Boot, patience: Patience = Patie
 
 
 @pytest.fixture(scope="session")
-def card(settings: Settings) -> Iterator[None]:
-    """This machine's card, or its cores, for ourselves; what dead runs of ours left on it is ended first."""
+def engine(settings: Settings) -> Iterator[Engine]:
+    """This machine's engine and its card for ourselves; what dead runs of ours left on it is ended first."""
     with FileLock(lock_folder() / f"{settings.machine.name}.lock"):
-        reap_orphans()
-        yield
+        engine = engine_for(settings)
+        engine.reap_orphans()
+        yield engine
+        engine.close()
 
 
 @pytest.fixture(scope="session")
-def server(boot: Boot, card: None, built: Callable[[Format], Path], settings: Settings) -> Iterator[Server]:
-    """The server of this boot, ready; the next boot's starts when this one is gone."""
+def server(
+    boot: Boot, engine: Engine, built: Callable[[Format], Path], settings: Settings
+) -> Iterator[Server]:
+    """The server of this boot, ready; the next boot's starts when this one, and its memory, are gone."""
     launch = launch_for(boot, built(boot.build), settings)
-    with serve(engine_for(settings), launch, boot) as ready:
+    cards = Host(settings.machine, settings.image).cards
+    before = cards()
+    with serve(engine, launch, boot) as ready:
         yield ready
+    wait_fallen(cards, before)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
     known, _ = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as process 1 of a container it has no default
     Handler.world, Handler.served = DEFECTS[known.defect], known.served_model_name
     boot(Handler.world)
     ThreadingHTTPServer((known.host, known.port), Handler).serve_forever()
