@@ -17,7 +17,10 @@ from .products import Product, Weights, product, weights
 
 Call = Callable[[], object]
 Sample = Callable[[], float]
-SETTLE_S = 2.0  # longest warm-up of one graph
+WARM_UP_S, SETTLE_S = (
+    0.2,
+    2.0,
+)  # shortest and longest warm-up of one graph: clocks rise over tens of milliseconds
 SETTLED = 0.01  # clocks count as steady once three samples in a row differ by less
 SAMPLE_S = 5e-3  # a GPU's sample replays its graph for at least this long
 
@@ -112,9 +115,11 @@ class Gpu(Cpu):
         return lambda: replay(times) / (1 if whole else len(calls))
 
     def settle(self, sample: Sample) -> None:
-        """Replay until the clocks are steady, or for `SETTLE_S`."""
-        last, deadline = [sample() for _ in range(3)], time.monotonic() + SETTLE_S
-        while max(last) > min(last) * (1 + SETTLED) and time.monotonic() < deadline:
+        """Replay until the clocks are steady: for `WARM_UP_S` at least, for `SETTLE_S` at most."""
+        last, begin = [sample() for _ in range(3)], time.monotonic()
+        while (ran := time.monotonic() - begin) < SETTLE_S:
+            if ran >= WARM_UP_S and max(last) <= min(last) * (1 + SETTLED):
+                return
             last = [*last[1:], sample()]
 
     def eager_s(self, calls: Sequence[Call]) -> float | None:

@@ -1,0 +1,190 @@
+"""Figures of a timing by hand, and the published ones by the same code: sums, ratios, rates, what binds, refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantkit.formats import FORMATS
+from tests.report.published import published_record
+from tests.support.gemm.backends import Backend, backend_named
+from tests.support.gemm.figures import Ceilings, Explained, build_token_us, rates, ratio_to_bf16, sums
+from tests.support.gemm.rows import ending, product_numbers
+from tests.support.gemm.samples import Cell, Timed
+from tests.support.gemm.shapes import Shape, Token, published_token
+from tests.support.gemm.summary import summary_table
+from tests.support.record import Row, unfit
+
+FOLDER = Path(__file__).parents[2] / "baselines" / "mi300x" / "published"
+PUBLISHED = json.loads((FOLDER / "gemm.json").read_text())
+MEASURED = {row["item"]: row["numbers"] for row in PUBLISHED["rows"]}
+LISTED = published_token(PUBLISHED)
+TOKEN = Token("two", (Shape("o_proj", 32, 64), Shape("o_proj", 32, 64), Shape("lm_head", 128, 64)))
+
+
+def cell(
+    shape: str, seconds: list[float], backend: str = "bf16", rows: int = 1, **other: Any
+) -> dict[str, Any]:
+    line = {"kind": "cell", "backend": backend, "rows": rows, "shape": shape, "outcome": "ok", "reason": ""}
+    return {**line, "seconds": seconds, "kernel": "k", "error_over_bound": 0.5, "eager_s": None, **other}
+
+
+def timed(*processes: list[dict[str, Any]]) -> Timed:
+    return Timed({"control_side": 8}, tuple(map(tuple, processes)))
+
+
+HEAD, OUT = "lm_head 128x64", "o_proj 32x64"
+
+
+@pytest.mark.parametrize(("backend", "rows"), [("fp8fnuz", 1), ("fp8fnuz", 8), ("fp8fnuz", 64), ("int8", 64)])
+def test_published_ratios(backend: str, rows: int) -> None:
+    """Each published ratio is bf16's published time over the format's, to the published digits."""
+    numbers = MEASURED[f"{backend}-{rows}"]
+    ratio = ratio_to_bf16(MEASURED[f"bf16-{rows}"]["us_per_token"], numbers["us_per_token"])
+    assert round(ratio, 2) == numbers["ratio_bf16"]
+
+
+def test_published_control() -> None:
+    """fp8's ratio follows from its rate; int8's does not, and the file says so."""
+    rate = {name: MEASURED[f"control-{name}"]["tflops"] for name in ("bf16", "fp8fnuz", "int8")}
+    assert round(rate["fp8fnuz"] / rate["bf16"], 1) == MEASURED["control-fp8fnuz"]["ratio_bf16"]
+    assert round(rate["int8"] / rate["bf16"], 2) == 0.69
+    assert any("0.41 does not follow" in caveat for caveat in PUBLISHED["caveats"])
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64])
+@pytest.mark.parametrize("backend", ["bf16", "fp8fnuz"])
+def test_published_sum(backend: str, rows: int) -> None:
+    """Shapes that share the published sum by their bytes add up to it again, through counts, medians and row."""
+    us = MEASURED[f"{backend}-{rows}"]["us_per_token"]
+    lines = [
+        cell(shape.name, [us * 1e-6 * shape.weights / LISTED.weights] * 3, backend, rows)
+        for shape in LISTED.shapes
+    ]
+    numbers = product_numbers(timed(lines), LISTED, backend_named(backend), rows)
+    assert numbers["us_per_token"] == pytest.approx(us, rel=1e-4)
+    assert sum(each["count"] for each in numbers["shapes"].values()) == 141
+
+
+def test_published_bf16_reads_at_three_fifths_of_a_copy() -> None:
+    """2.257 thousand million weights of two bytes in 1,966 us, of 3.756 TB/s; 4.5 % of the dense rate at 1 row."""
+    ceilings = Ceilings(MEASURED["card"]["copy_gb_per_s"] * 1e9, MEASURED["control-bf16"]["tflops"] * 1e12)
+    found = rates(LISTED.weights, 1, MEASURED["bf16-1"]["us_per_token"] * 1e-6, Backend.BF16, ceilings)
+    assert LISTED.weights == 2_257_059_840
+    assert found.gb_per_s == pytest.approx(2295.9, rel=1e-4)
+    assert found.share_copy == pytest.approx(0.6113, rel=1e-3)
+    assert found.tflops == pytest.approx(2.2959, rel=1e-4)
+    assert found.binds == "bandwidth"
+
+
+def test_published_rows_are_shown() -> None:
+    """Beside the others, as a table of text."""
+    lines = summary_table(published_record(FOLDER).rows)
+    assert next(line for line in lines if line.startswith("int8-64")).split() == [
+        *("int8-64", "12,146.4", "-", "-", "-", "-", "-", "0.20")
+    ]
+    assert next(line for line in lines if line.startswith("fp8-8")).endswith(
+        "gfx942 multiplies E4M3FNUZ only"
+    )
+
+
+@pytest.mark.parametrize(
+    ("share_copy", "share_peak", "binds"),
+    [
+        (0.8, 0.1, "bandwidth"),
+        (0.2, 0.7, "compute"),
+        (0.3, 0.3, "neither"),
+        (None, 0.9, "unknown"),
+    ],
+)
+def test_what_binds(share_copy: float | None, share_peak: float, binds: str) -> None:
+    ceilings = Ceilings(None if share_copy is None else 2.0 / share_copy, 2.0 / share_peak)
+    assert rates(1, 1, 1.0, Backend.BF16, ceilings).binds == binds
+
+
+def test_a_sum_counts_every_product() -> None:
+    """Two o_proj of 1 and 3 s in two processes and a head of 10 s: 12 and 16 s."""
+    cells = {OUT: Cell("ok", seconds=(1.0, 3.0)), HEAD: Cell("ok", seconds=(10.0, 10.0))}
+    assert sums(cells, TOKEN.shapes) == (12.0, 16.0)
+
+
+@pytest.mark.parametrize("outcome", ["unsupported", "not_run", "missing", "wrong"])
+def test_no_sum_unless_every_shape_ran(outcome: str) -> None:
+    cells = {OUT: Cell("ok", seconds=(1.0,)), HEAD: Cell(outcome, "because")}
+    assert sums(cells, TOKEN.shapes) is None
+
+
+def test_a_row_by_hand() -> None:
+    """fp8 in half of bf16's time, three processes; the ratio is taken within each."""
+    processes = [
+        [
+            cell(OUT, [1e-6 * slow], "bf16"),
+            cell(HEAD, [4e-6 * slow], "bf16"),
+            cell(OUT, [0.5e-6 * slow], "fp8"),
+            cell(HEAD, [2e-6 * slow], "fp8"),
+        ]
+        for slow in (1, 2, 3)
+    ]
+    numbers = product_numbers(timed(*processes), TOKEN, Backend.FP8, 1)
+    assert numbers["us_per_token"] == pytest.approx(6.0)
+    assert numbers["ratio_bf16"] == pytest.approx(2.0)
+    assert numbers["ratio_spread"] == pytest.approx(0.0)
+    assert numbers["spread_us"] == pytest.approx(6.0)
+    assert numbers["cv"] == pytest.approx(0.5)
+    assert numbers["shapes"][OUT]["ratio_bf16"] == pytest.approx(2.0)
+    assert unfit(numbers) == ""
+
+
+def test_fewer_than_three_samples_are_no_figure() -> None:
+    lines = [cell(OUT, [1e-6, 1e-6]), cell(HEAD, [1e-6] * 3)]
+    numbers = product_numbers(timed(lines), TOKEN, Backend.BF16, 1)
+    assert "us_per_token" not in numbers
+    assert numbers["shapes"][OUT] == {
+        "count": 2,
+        "outcome": "not_run",
+        "reason": "2 samples, 3 are the least",
+    }
+
+
+@pytest.mark.parametrize(
+    ("cells", "drift", "outcome"),
+    [
+        ({"a": Cell("ok")}, 0.01, "ok"),
+        ({"a": Cell("ok"), "b": Cell("not_run", "slow")}, -0.02, "ok"),
+        ({"a": Cell("ok")}, 0.04, "failed"),
+        ({"a": Cell("ok")}, -0.04, "failed"),
+        ({"a": Cell("ok")}, float("nan"), "failed"),
+        ({"a": Cell("ok")}, None, "failed"),
+        ({"a": Cell("ok"), "b": Cell("wrong", "x")}, 0.0, "failed"),
+        ({"a": Cell("ok"), "b": Cell("missing", "x")}, 0.0, "failed"),
+        ({"a": Cell("unsupported", "no")}, 0.0, "infeasible"),
+        ({"a": Cell("unsupported", "no"), "b": Cell("not_run", "slow")}, 0.0, "not_run"),
+    ],
+)
+def test_how_an_item_ends(cells: dict[str, Cell], drift: float | None, outcome: str) -> None:
+    assert ending(cells, drift, 0.03).outcome == outcome
+
+
+def test_on_a_cpu_drift_only_informs() -> None:
+    assert ending({"a": Cell("ok")}, 9.0, None).outcome == "ok"
+
+
+def test_a_build_mixes_backends() -> None:
+    """fp8emb4: fp8 for the linears, int4 for the head; and what of its time per token the products explain."""
+    lines = [cell(OUT, [2e-6] * 3, "fp8"), cell(HEAD, [3e-6] * 3, "int4"), cell(HEAD, [30e-6] * 3, "bf16")]
+    us = build_token_us(FORMATS["fp8emb4"], timed(lines), TOKEN, 1)
+    assert us == pytest.approx(7.0)
+    assert build_token_us(FORMATS["fp8"], timed(lines), TOKEN, 1) == pytest.approx(34.0)
+    assert build_token_us(FORMATS["w8a8"], timed(lines), TOKEN, 1) is None
+    explained = Explained(7.0, 28.0)
+    assert (explained.share, explained.left_us) == (0.25, 21.0)
+
+
+def test_the_table_says_why_a_figure_is_absent() -> None:
+    rows = [
+        Row("gemm", "", "fp8-1", "ok", "", {"no_sum": "1 of 2 shapes did not run"}),
+        Row("quant", "", "x", "ok"),
+    ]
+    assert summary_table(rows)[1].endswith("1 of 2 shapes did not run")
+    assert summary_table(rows[1:]) == []
