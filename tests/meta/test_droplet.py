@@ -1,0 +1,162 @@
+"""scripts/droplet on fake hosts: a bare one is made ready, a ready one is left alone, every fault is named."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quantkit.machines import machine_named
+from tests.meta.fake_droplet import ROOT, Droplet, bare, ready
+
+IMAGE = machine_named("mi300x").image
+
+
+def test_a_bare_ubuntu_host_is_made_ready_and_then_left_alone(tmp_path: Path) -> None:
+    droplet = bare(tmp_path)
+    status, output = droplet.run()
+    assert status == 0, output
+    calls = droplet.calls()
+    assert f"docker pull --quiet {IMAGE}" in calls
+    assert "modprobe amdgpu" in calls
+    assert any("linux-firmware" in call for call in calls)
+    assert output.rstrip().endswith("ready     yes")
+    status, output = droplet.run()
+    assert (status, droplet.calls()) == (0, []), output
+    assert droplet.run("--check")[0] == 0
+    assert "found 1 x gfx942" in output
+    assert "found video 44 render 990 docker 990" in output
+
+
+def test_debian_gets_its_firmware_from_its_own_archive(tmp_path: Path) -> None:
+    droplet = bare(tmp_path, "debian")
+    assert droplet.run()[0] == 0
+    source = (droplet.root / "etc/apt/sources.list.d/quantkit-firmware.list").read_text()
+    assert source == "deb http://deb.debian.org/debian bookworm non-free-firmware\n"
+    assert any("firmware-amd-graphics" in call for call in droplet.calls())
+
+
+def test_check_changes_nothing_and_names_all_that_is_missing(tmp_path: Path) -> None:
+    droplet = bare(tmp_path)
+    before = sorted(path for path in droplet.root.rglob("*") if path.name != "calls")
+    status, output = droplet.run("--check")
+    assert (status, droplet.calls()) == (1, [])
+    assert sorted(path for path in droplet.root.rglob("*") if path.name != "calls") == before
+    for would in (
+        "install git make python3-venv",
+        "install linux-firmware",
+        "install pciutils",
+        "install docker.io",
+    ):
+        assert f"would {would}" in output
+
+
+def test_one_reboot_is_asked_for_where_the_driver_needs_it(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).is_so("needs-reboot")
+    status, output = droplet.run("--no-reboot")
+    assert (status, "systemctl reboot" in droplet.calls()) == (3, False)
+    assert "reboot, then run this again" in output
+    assert droplet.run()[0] == 3
+    assert "systemctl reboot" in droplet.calls()
+    status, output = droplet.run()
+    assert status == 0, output
+    assert "systemctl reboot" not in droplet.calls()
+
+
+def test_a_reboot_that_does_not_help_is_not_repeated(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).is_so("needs-reboot", "stays-down")
+    assert droplet.run()[0] == 3
+    droplet.calls()
+    status, output = droplet.run()
+    assert status == 1
+    assert "no gfx942 even after a reboot: kernel 6.8.0-60-generic, [    4.2] amdgpu" in output
+    assert "systemctl reboot" not in droplet.calls()
+
+
+def test_a_cloud_kernel_without_the_driver_gets_it(tmp_path: Path) -> None:
+    droplet = bare(tmp_path)
+    (droplet.root / "state/module").unlink()
+    assert droplet.run()[0] == 0
+    assert any("linux-modules-extra-6.8.0-60-generic" in call for call in droplet.calls())
+
+
+def without(name: str) -> Callable[[Droplet], object]:
+    return lambda droplet: (droplet.root / name).unlink()
+
+
+FAULTS: dict[str, tuple[Callable[[Droplet], object], str]] = {
+    "another system": (lambda d: d.put("etc/os-release", "ID=fedora\n"), "found fedora, expected Debian or Ubuntu"),
+    "not root": (lambda d: d.is_so("not-root"), "not root"),
+    "old python": (lambda d: d.put("state/python", "3.10\n"), "found Python 3.10, expected 3.11"),
+    "apt broken": (lambda d: d.is_so("apt-broken"), "could not install git make python3-venv: E: Unable to locate"),
+    "no card": (without("state/card-plugged"), "no AMD card on the PCI bus"),
+    "old firmware package": (lambda d: d.is_so("old-packages"), "the package holds no amdgpu/gc_9_4_3_*"),
+    "docker broken": (lambda d: d.is_so("docker-broken"), "docker does not answer"),
+    "registry down": (lambda d: d.is_so("registry-down"), "could not pull vllm/vllm-openai-rocm@sha256:"),
+    "no room for the image": (lambda d: d.put("state/docker-gib", "59\n"), "59 GiB free for the image"),
+    "no room for builds": (lambda d: d.put("state/checkpoints-gib", "129\n"), "129 GiB free for the checkpoints"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_named(tmp_path: Path, name: str) -> None:
+    plant, says = FAULTS[name]
+    droplet = bare(tmp_path)
+    plant(droplet)
+    status, output = droplet.run()
+    assert status == 1, output
+    assert f"NOT READY: {says}" in output
+    assert "ready     yes" not in output
+
+
+def test_a_host_without_systemd_starts_docker_all_the_same(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).is_so("no-systemd")
+    assert droplet.run()[0] == 0
+    assert "service docker start" in droplet.calls()
+
+
+def test_a_user_is_put_into_the_cards_groups(tmp_path: Path) -> None:
+    droplet = ready(tmp_path)
+    text = (droplet.bin / "env").resolve()
+    done = subprocess.run(
+        [text, f"PATH={droplet.bin}", f"QUANTKIT_ROOT={droplet.root}", "SUDO_USER=ann", ROOT / "scripts/droplet"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert [call for call in droplet.calls() if call.startswith("usermod")] == [
+        f"usermod -aG {group} ann" for group in ("video", "render", "docker")
+    ]
+
+
+def test_another_machine_is_a_record(tmp_path: Path) -> None:
+    droplet = bare(tmp_path)
+    records = tmp_path / "more.toml"
+    records.write_text('[boxed]\narch = "cpu" # none\nimage = "made/up@sha256:12"\ndevices = []\n')
+    status, output = droplet.run("--machine", "boxed", "--machines", str(records))
+    assert status == 0, output
+    assert "docker pull --quiet made/up@sha256:12" in droplet.calls()
+    assert droplet.run("--machine", "mi999")[0] == 1
+    records.write_text('[boxed]\narch = "cpu"\nimage = "made/up:latest"\ndevices = []\n')
+    assert "not pinned by digest" in droplet.run("--machine", "boxed", "--machines", str(records))[1]
+
+
+@pytest.mark.parametrize("args", [("--chek",), ("--machine",)])
+def test_a_wrong_argument_is_refused(tmp_path: Path, args: tuple[str, ...]) -> None:
+    assert bare(tmp_path).run(*args)[0] == 2
+
+
+def test_the_digest_stands_in_one_place() -> None:
+    digest = re.compile(r"sha256:[0-9a-f]{16}")
+    scripts = [path for path in (ROOT / "scripts").iterdir() if path.is_file()]
+    assert [path.name for path in scripts if digest.search(path.read_text())] == []
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_scripts_are_clean_shell() -> None:
+    scripts = [
+        path for path in (ROOT / "scripts").iterdir() if path.read_bytes().startswith(b"#!/usr/bin/env bash")
+    ]
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
