@@ -66,7 +66,8 @@ def decoded_model(folder: Path) -> Any:
         config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
         weights = decoded_weights(checkpoint)
     tied = "lm_head.weight" not in weights
-    model = Gemma4ForCausalLM(Gemma4TextConfig(**{**config, "dtype": "float32"})).to(torch.float32).eval()
+    model: Any = Gemma4ForCausalLM(Gemma4TextConfig(**{**config, "dtype": "float32"}))
+    model = model.float().eval()
     named = {
         name.replace(PREFIX, "model."): torch.from_numpy(np.ascontiguousarray(w))
         for name, w in weights.items()
