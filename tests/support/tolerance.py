@@ -128,7 +128,8 @@ def tolerances(boots: Array, provisional: bool, boot_sd: Array | float = 0.0) ->
     pooled = np.maximum(np.maximum(_sd(*pool.between), share * _sd(*pool.within)), boot_sd)
     own = share * _sd(*spread.within)
     deviation = np.maximum(pooled, np.sqrt((own**2 + pooled**2) / 2))
-    return np.maximum(PROVISIONAL_TOLERANCE if provisional else LEAST_TOLERANCE, DEVIATIONS * deviation)
+    least = PROVISIONAL_TOLERANCE if provisional else LEAST_TOLERANCE
+    return np.asarray(np.maximum(least, DEVIATIONS * deviation))
 
 
 def boot_deviation(builds: Sequence[Array]) -> Array:

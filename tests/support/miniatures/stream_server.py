@@ -123,9 +123,10 @@ class Script:
 
 @dataclass
 class Truth:
-    """When a request was read, and when each token of its answer was written; perf-counter seconds."""
+    """When a request was read, its prompt's first id, and when its tokens were written; perf-counter seconds."""
 
     received_s: float
+    prompt_id: int = 0
     writes_s: list[float] = field(default_factory=list)
     tokens: int = 0
 
@@ -217,6 +218,7 @@ vllm:num_preemptions_total{{engine="0"}} 0.0
         nth = len(self.truths)
         self.truths.append(truth)
         body = await request.json()
+        truth.prompt_id = body["prompt"][0]
         breaks = bool(self.script.breaks) and (
             not self.script.breaks_every or nth % self.script.breaks_every == 0
         )

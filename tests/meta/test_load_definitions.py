@@ -1,0 +1,106 @@
+"""TTFT, TPOT and the counts of the load client against servers whose true times are known."""
+
+from functools import partial
+from math import nan
+from statistics import median
+
+import pytest
+
+from tests.support.cells import Cell
+from tests.support.load import Measured, Target, measure
+from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
+from tests.support.stream import Answer, Recording
+from tests.support.summary import repeat_numbers, steady_tok_per_s, tok_per_s
+
+slow = partial(Script, first_s=0.05, per_token_s=0.005)
+SCRIPTS = {
+    "one token a chunk": slow(),
+    "four tokens a chunk": slow(tokens_per_chunk=4),
+    "role chunk first": slow(role_chunk_s=0.01),
+    "role chunk first, usage at the end": slow(role_chunk_s=0.01, usage="final"),
+    "reasoning first": slow(reasoning_tokens=10),
+    "reasoning first, usage at the end": slow(reasoning_tokens=10, usage="final"),
+    "first token has no text yet": slow(empty_text=3),
+    "a stall": slow(stall_after=8, stall_s=0.2),
+}
+
+
+def measured(script: Script, cell: Cell, **target: float) -> tuple[Measured, StreamServer]:
+    """One repeat against a script, with random-looking prompts of the right length."""
+    with StreamServer(script) as server:
+        prompts = [[index + 1] * cell.prompt_tokens for index in range(cell.requests)]
+        return measure(
+            Target(server.base_url, MODEL, **target), cell, prompts, prompts[: cell.concurrency]
+        ), server
+
+
+def lower_quartile(deviations: list[float]) -> float:
+    """A wrong definition shifts every request; a busy machine only some."""
+    return sorted(deviations)[len(deviations) // 4]
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_times_are_the_true_ones(script: Script) -> None:
+    cell = Cell(1, 16, 16)
+    found, server = measured(script, cell)
+    truths = {truth.prompt_id: truth for truth in server.truths[cell.concurrency :]}
+    pairs = [(answer, truths[index + 1]) for index, answer in enumerate(found.answers)]
+    assert {answer.problem(16, 16) for answer in found.answers} == {""}
+    ttft = [
+        abs((answer.ttft_s or nan) - true.ttft_s) / max(0.002, 0.02 * true.ttft_s) for answer, true in pairs
+    ]
+    tpot = [
+        abs((answer.tpot_s or nan) - true.tpot_s) / max(0.002, 0.02 * true.tpot_s) for answer, true in pairs
+    ]
+    assert lower_quartile(ttft) <= 1
+    assert lower_quartile(tpot) <= 0.2  # also well below 2 ms: a chunk counted as one token is 3 ms off here
+    assert repeat_numbers(found)["output_tokens"] == cell.requests * 16
+
+
+def test_a_stall_shows_in_the_longest_gap_and_not_in_the_first_token() -> None:
+    found, _ = measured(SCRIPTS["a stall"], Cell(4, 16, 16))
+    assert all(answer.longest_gap_s >= 0.19 for answer in found.answers)
+    assert median(answer.ttft_s or nan for answer in found.answers) < 0.2
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, 150])
+def test_concurrency_is_exact(concurrency: int) -> None:
+    cell = Cell(concurrency, 4, 4)
+    found, server = measured(Script(first_s=0.1, per_token_s=0.05), cell)
+    assert server.most_running == concurrency
+    assert max(sample.running for sample in found.samples) == concurrency
+    assert len(found.answers) == max(8, 2 * concurrency)
+
+
+def answer(sent_s: float, stamps: list[float], ended_s: float) -> Answer:
+    """An answer of one token a stamp."""
+    counts = list(range(1, len(stamps) + 1))
+    return Answer(sent_s, ended_s, stamps, counts, prompt_tokens=4, completion_tokens=len(stamps))
+
+
+def test_output_is_all_tokens_from_the_first_request_to_the_last_end() -> None:
+    answers = [answer(1.0, [2.0, 3.0], 3.0), answer(3.0, [4.0, 5.0], 6.0)]
+    assert tok_per_s(answers) == 4 / 5.0
+    assert tok_per_s([]) is None
+
+
+def test_steady_output_leaves_out_the_start_and_the_tail() -> None:
+    # Two slots: full from 2.0 (both stream) to 5.0 (the first end after the last request was sent).
+    answers = [
+        answer(0.0, [1.0, 2.0, 3.0], 3.0),
+        answer(0.0, [2.0, 3.0, 4.0], 4.0),
+        answer(3.0, [4.0, 4.5, 5.0], 5.0),
+        answer(4.0, [5.0, 6.0, 7.0], 7.0),
+    ]
+    assert steady_tok_per_s(answers, 2) == (1 + 2 + 3 + 1) / 3.0
+    assert steady_tok_per_s(answers[:1], 2) is None
+
+
+def test_a_count_inside_the_text_is_text() -> None:
+    recording = Recording(0.0, 2.0)
+    event = b'{"choices": [{"text": "\\"completion_tokens\\": 9 [DONE] \\"error\\""}], "usage": '
+    event += b'{"prompt_tokens": 1, "completion_tokens": 1}}'
+    recording.pieces.append((1.0, b"data: " + event + b"\n\n"))
+    found = recording.answer()
+    assert (found.tokens_seen, found.error, found.done) == (1, "", False)
+    assert not recording.looks_broken

@@ -1,0 +1,108 @@
+"""Servers and clients with one defect each: the cell fails by name, and never yields a number."""
+
+from math import nan
+
+import pytest
+
+from tests.meta.test_load_definitions import measured
+from tests.support.cellcheck import CellRefused, judged, problems
+from tests.support.cells import Cell
+from tests.support.load import Measured, Target, measure
+from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
+from tests.support.summary import repeat_numbers
+from tests.support.watch import metrics_of
+
+FAULTS = {
+    "prompts served from the prefix cache": (
+        Script(cached_share=0.5),
+        "prefix cache: 50.0% of the prompt tokens",
+    ),
+    "fewer tokens out than asked": (Script(output_off=-1), "answers: .*31 tokens out, expected 32"),
+    "more tokens out than asked": (Script(output_off=1), "answers: .*33 tokens out, expected 32"),
+    "prompt length off by one": (Script(prompt_off=1), "answers: .*prompt of 17 tokens, expected 16"),
+    "some requests failed": (Script(breaks="status", breaks_every=10), "answers: 1 of .*HTTP 503"),
+    "all requests failed": (Script(breaks="status"), "answers: .*HTTP 503"),
+    "error event inside HTTP 200": (Script(breaks="error"), "answers: .*error event .*EngineCore died"),
+    "connection broke": (Script(breaks="disconnect"), "answers: .*connection broke"),
+    "hangs": (Script(breaks="hang"), "answers: .*no further byte"),
+    "an event that is no JSON": (Script(breaks="garbage"), "answers: .*event of no known form"),
+    "usage missing": (Script(usage="missing"), "answers: .*no usage"),
+    "usage counts more than came": (Script(usage_off=1), "answers: .*33 tokens out"),
+    "usage counts less than came": (Script(output_off=1, usage_off=-1), "answers: .*32 tokens, 33 arrived"),
+    "engine started again mid-cell": (Script(dies_after=8), "server counts: .*restarted"),
+    "requests queued": (Script(slots=2), "concurrency: never were 4 requests streaming"),
+}
+
+
+@pytest.mark.parametrize(("script", "reason"), FAULTS.values(), ids=FAULTS)
+def test_fault_fails_the_cell_by_name(script: Script, reason: str) -> None:
+    found, _ = measured(script, Cell(4, 16, 32), stall_s=0.5)
+    with pytest.raises(CellRefused, match=reason):
+        judged(found, repeat_numbers(found), shares_cores=True)
+
+
+def test_an_honest_server_has_no_problem() -> None:
+    found, _ = measured(Script(first_s=0.1, per_token_s=0.02), Cell(4, 16, 32))
+    assert [problem for problem in problems(found, repeat_numbers(found)) if problem.kind != "client"] == []
+
+
+def test_a_server_that_is_gone_is_no_number() -> None:
+    with StreamServer(Script()) as server:
+        target = Target(server.base_url, MODEL)
+    found = measure(target, Cell(1, 4, 4), [[1] * 4] * 8)
+    with pytest.raises(CellRefused, match=r"answers: .*Cannot connect"):
+        judged(found, repeat_numbers(found), shares_cores=True)
+
+
+GOOD = {
+    "tok_per_s": 10.0,
+    "steady_tok_per_s": 10.0,
+    "ttft_s": 0.1,
+    "tpot_s": 0.01,
+    "output_tokens": 0,
+    "prefix_hit_share": 0.0,
+    "most_running": 1,
+    "most_waiting": 0,
+    "lag_p99_s": 0.0,
+    "client_cpu_share": 0.1,
+}
+WRONG = {
+    "zero throughput": ({"tok_per_s": 0.0}, "figures"),
+    "NaN throughput": ({"tok_per_s": nan}, "figures"),
+    "no steady figure": ({"steady_tok_per_s": None}, "figures"),
+    "NaN hit share": ({"prefix_hit_share": nan}, "prefix cache"),
+    "hits not counted": ({"prefix_hit_share": None}, "prefix cache"),
+    "waited": ({"most_waiting": 1}, "concurrency"),
+    "NaN running": ({"most_running": nan}, "concurrency"),
+    "late stamps": ({"lag_p99_s": 0.0006}, "client"),
+    "NaN lag": ({"lag_p99_s": nan}, "client"),
+    "busy core": ({"client_cpu_share": 0.71}, "client"),
+}
+
+
+@pytest.mark.parametrize(("change", "kind"), WRONG.values(), ids=WRONG)
+def test_a_wrong_number_is_seen(change: dict[str, float], kind: str) -> None:
+    counters = {"vllm:generation_tokens_total": 5.0}
+    empty = Measured(Cell(1, 4, 4), before=counters, after=counters)
+    kinds = {problem.kind for problem in problems(empty, {**GOOD, **change})}
+    assert kinds == {"answers", kind}  # no request was made, and the one change
+
+
+def test_a_client_that_is_the_bottleneck_fails_where_it_has_its_own_cores() -> None:
+    found, _ = measured(Script(per_token_s=0.0002), Cell(32, 16, 64))
+    numbers = repeat_numbers(found)
+    with pytest.raises(CellRefused, match=r"client: .*taskset"):
+        judged(found, numbers, shares_cores=False)
+    said = judged(found, numbers, shares_cores=True)
+    assert [text.split(":")[0] for text in said] == ["client"]
+
+
+def test_preempted_requests_are_named() -> None:
+    names = ("vllm:generation_tokens_total", "vllm:num_preemptions_total")
+    found = Measured(Cell(1, 4, 4), before=dict.fromkeys(names, 0.0), after={names[0]: 0.0, names[1]: 2.0})
+    assert "2 requests were preempted" in " ".join(map(str, problems(found, GOOD)))
+
+
+def test_metrics_are_summed_over_labels() -> None:
+    text = '# HELP a x\na{engine="0"} 1.0\na{engine="1"} 2.5\nb 3e2\n'
+    assert metrics_of(text) == {"a": 3.5, "b": 300.0}
