@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.kernels import bf16_nearest, compiled, f32, i32, u16, u32, u64
+from quantkit.kernels import bf16_nearest, compiled, f32, i32, u32, u64
 from quantkit.model import Role, Tensor, inventory
 from quantkit.writer import ShardFile, Stored, index_bytes, json_bytes, make_shards
 
@@ -151,13 +151,14 @@ def make_checkpoint(
     stored = [Stored(tensor.name, "BF16", tensor.shape) for tensor in implied.tensors]
     prefix = "model.vision_tower.encoder.layers"
     stored += [Stored(f"{prefix}.{n}.self_attn.q_proj.weight", "BF16", (32, 32)) for n in range(towers)]
+    numbers = {one.name: number for number, one in enumerate(stored)}
     shards = make_shards([stored], shard_bytes)
     folder.mkdir(parents=True, exist_ok=True)
     for shard in shards:
         with ShardFile(folder, shard) as file:
             file.prepare()
-            for number, one in enumerate(shard.tensors):
-                _write(file, one, tensors.get(one.name), (seed << 40) + (number << 48))
+            for one in shard.tensors:
+                _write(file, one, tensors.get(one.name), (seed << 40) + (numbers[one.name] << 48))
             file.publish()
     for name, data in SIDE_FILES.items():
         (folder / name).write_bytes(data)

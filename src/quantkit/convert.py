@@ -126,11 +126,11 @@ def build(
             plan = make_plan(reader.config, reader.entries, fmt, kept)
         config = json_bytes(build_config(plan, reader.config))
         facts = identity(plan, reader.config, off_grid)
+        donor = stack.enter_context(closing(Donor(on, plan))) if on else None
         if prepare_folder(reader.root, out):
             recorded = read_finished(out, plan.shards, config, facts)
             check_hash(out, recorded, hash_source(reader, plan, workers))
             return _summary(plan, out, recorded)
-        donor = stack.enter_context(closing(Donor(on, plan))) if on else None
         output = stack.enter_context(Output(out, plan.shards, _key(reader, plan, facts, on)))
         builder = Builder(reader, plan, output, donor)
         recorded = _carry_out(builder, facts, config, workers)
@@ -141,7 +141,7 @@ def _carry_out(builder: Builder, facts: dict[str, Any], config: bytes, workers: 
     """Write everything, then publish it; the content of quantkit.json is the result."""
     output = builder.output
     try:
-        twins = builder.donor.twins() if builder.donor else {}
+        twins = builder.donor.twins(output.shards) if builder.donor else {}
         check_space(output.folder, builder.plan.file_bytes)
         output.prepare(twins)
         for_each(builder.blocks, workers, builder.workspace, builder.carry_out)

@@ -16,6 +16,7 @@ from quantkit.header import read_json_object
 from quantkit.model import Role
 from quantkit.plan import Decision, Plan
 from quantkit.provenance import COUNTS, PROVENANCE, Findings, TensorRecord
+from quantkit.writer import Shard
 
 
 class Donor:
@@ -36,27 +37,32 @@ class Donor:
             )
         self._tables: Mapping[str, Any] = read_json_object(path).get("tables", {})
         self._taken = {
-            d.tensor.name for d in plan.decisions if d.tensor.role is Role.TABLE and d.scheme == INT4
+            decision.tensor.name: decision
+            for decision in plan.decisions
+            if decision.tensor.role is Role.TABLE and decision.scheme == INT4
         }
         if not self._taken:
             raise NotEligible(
                 f"build {root}", got=f"format {plan.format.name}", expected="a format with int4 tables"
             )
         self.checkpoint = Checkpoint.open(root)
-        for decision in plan.decisions:
-            if self.gives(decision):
+        try:
+            for decision in self._taken.values():
                 self._check(decision)
+        except NotEligible:
+            self.close()
+            raise
 
     def _check(self, decision: Decision) -> None:
         recorded = self._tables.get(decision.tensor.module)
-        for stored in decision.stored[0]:
+        for stored in (stored for module in decision.stored for stored in module):
             entry = self.checkpoint.entries.get(stored.name)
             if (
                 recorded is None
                 or entry is None
                 or (entry.dtype, entry.shape) != (stored.dtype, stored.shape)
             ):
-                raise NotEligible(f"build {self.root}", got=f"no int4 {decision.tensor.module} of that shape")
+                raise NotEligible(f"build {self.root}", got=f"no int4 {stored.name} of that shape")
 
     def gives(self, decision: Decision) -> bool:
         """Whether this tensor's codes are taken over."""
@@ -67,9 +73,14 @@ class Donor:
         for stored, array in zip(block.decision.stored[0], room, strict=False):
             self.checkpoint.pread_into(stored.name, block.start * stored.row_bytes, array)
 
-    def twins(self) -> dict[str, Path]:
-        """Name of each of the donor's tensors -> the file that holds it."""
-        return {name: entry.file for name, entry in self.checkpoint.entries.items()}
+    def twins(self, shards: Sequence[Shard]) -> dict[str, Path]:
+        """Name of each shard that holds nothing but taken tables -> the donor's file with its first tensor."""
+        stored = {s.name for d in self._taken.values() for module in d.stored for s in module}
+        return {
+            shard.name: self.checkpoint.entries[shard.tensors[0].name].file
+            for shard in shards
+            if all(tensor.name in stored for tensor in shard.tensors)
+        }
 
     def vouch(self, record: TensorRecord) -> TensorRecord:
         """The record with the donor's findings, once the hashes agree.

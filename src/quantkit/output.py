@@ -81,9 +81,9 @@ class Output:
         self.journal.__exit__(kind, error, trace)
 
     def prepare(self, twins: Mapping[str, Path]) -> None:
-        """Give every file its length and header; share the bytes of twins (tensor name -> another build's file)."""
+        """Give every file its length and header; share the bytes of twins (shard name -> another build's file)."""
         for file in self._files:
-            twin = twins.get(file.shard.tensors[0].name)
+            twin = twins.get(file.shard.name)
             if twin is None or not file.link(twin):
                 file.prepare()
 

@@ -92,13 +92,15 @@ class Plan:
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
-        """The files; tables lie in files of their own, so that builds can share them."""
+        """The files; packed tables lie in files of their own, so that builds can share them."""
         layers: list[Stored] = []
-        tables: list[Stored] = []
+        dense_tables: list[Stored] = []
+        packed_tables: list[Stored] = []
         for decision in self.decisions:
+            tables = packed_tables if decision.scheme else dense_tables
             stream = tables if decision.tensor.role is Role.TABLE else layers
             stream.extend(stored for module in decision.stored for stored in module)
-        return make_shards((layers, tables), LARGEST_SHARD_BYTES)
+        return make_shards((layers, dense_tables, packed_tables), LARGEST_SHARD_BYTES)
 
     @property
     def tensor_bytes(self) -> int:

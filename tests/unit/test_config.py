@@ -1,0 +1,100 @@
+"""config.json of a build: every module in the group of its scheme and no other, ties, ignore list, flat text."""
+
+import re
+from typing import Any
+
+import pytest
+
+from benchmarks.shaped import real_config, shrunk
+from quantkit.config import build_config, quantization_config
+from quantkit.formats import FORMATS, format_named
+from tests.unit.headers import plan_of
+
+SIZES = ("E2B", "E4B", "12B", "31B")
+
+
+def matches(target: str, module: str) -> bool:
+    """As the engine matches: exact, or a regex from the start."""
+    return re.match(target[3:], module) is not None if target.startswith("re:") else target == module
+
+
+def engine_name(module: str) -> str:
+    """The name that vLLM gives a module of the checkpoint."""
+    return module.replace("model.language_model.", "model.")
+
+
+@pytest.mark.parametrize("renamed", [str, engine_name], ids=["checkpoint", "engine"])
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("size", SIZES)
+def test_targets_match_just_the_modules_of_their_scheme(size: str, name: str, renamed: Any) -> None:
+    plan = plan_of(shrunk(real_config(size)), name)
+    quantization = quantization_config(plan)
+    groups = quantization["config_groups"] if quantization else {}
+    assert len(groups) == len(format_named(name).schemes)
+    every = plan.schemes | {"lm_head": plan.schemes.get("lm_head")}
+    for group, scheme in zip(groups.values(), format_named(name).schemes, strict=True):
+        matched = {m for m in every if any(matches(target, renamed(m)) for target in group["targets"])}
+        assert matched == {module for module, own in every.items() if own == scheme}
+        for target in group["targets"]:
+            assert any(matches(target, renamed(module)) for module in matched), f"{target} matches nothing"
+
+
+@pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.schemes])
+def test_compressed_tensors_takes_the_config(name: str) -> None:
+    from tests.unit.third_opinion import parsed_config  # brings torch
+
+    quantization = quantization_config(plan_of(real_config("E2B"), name))
+    assert quantization is not None
+    parsed = parsed_config(quantization)
+    assert parsed.quantization_status == "compressed"
+    assert parsed.kv_cache_scheme is None
+    weights = parsed.config_groups["group_0"].weights
+    assert (weights.num_bits, weights.symmetric, weights.dynamic) == (
+        format_named(name).linears.bits,
+        True,
+        False,
+    )
+    layouts = {scheme.compressor for scheme in format_named(name).schemes}
+    assert quantization["format"] == (layouts.pop() if len(layouts) == 1 else "mixed-precision")
+
+
+def test_ignored_are_the_linears_left_dense_and_a_dense_head() -> None:
+    config = shrunk(real_config("E2B"))
+    bad = "model.language_model.layers.2.mlp.down_proj"
+    for name, kept, expected in [
+        ("q4w4a16", frozenset(), ["lm_head"]),
+        ("q4w4a16", frozenset({bad}), [bad, "lm_head"]),
+        ("q4w4a16emb4", frozenset({bad}), [bad]),
+        ("q4w4a16emb4", frozenset(), []),
+        ("fp8", frozenset(), ["lm_head"]),
+    ]:
+        found = quantization_config(plan_of(config, name, kept))
+        assert found is not None
+        assert found["ignore"] == expected
+
+
+def test_bf16_has_no_quantization_config_and_an_alien_one_is_dropped() -> None:
+    source = shrunk(real_config("E2B")) | {"quantization_config": {"bits": 4}}
+    source["text_config"]["quantization_config"] = {"bits": 4}
+    config = build_config(plan_of(source, "bf16"), source)
+    assert "quantization_config" not in config
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_text_half_lies_at_the_top(name: str) -> None:
+    source = shrunk(real_config("E2B")) | {"vision_config": {}, "dtype": "bfloat16", "eos_token_id": [1, 106]}
+    config = build_config(plan_of(source, name), source)
+    assert config["model_type"] == "gemma4_text"
+    assert config["architectures"] == ["Gemma4ForCausalLM"]
+    assert config["tie_word_embeddings"] is not format_named(name).unties_lm_head
+    assert config["hidden_size"] == 64
+    assert config["dtype"] == "bfloat16"
+    assert config["eos_token_id"] == [1, 106]
+    assert not {"text_config", "vision_config"} & set(config)
+
+
+def test_a_text_only_source_gives_the_same_config() -> None:
+    source = shrunk(real_config("E4B"))
+    plan = plan_of(source, "fp8")
+    flat = build_config(plan_of(source, "bf16"), source)
+    assert build_config(plan, flat) == build_config(plan, source)

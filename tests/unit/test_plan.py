@@ -1,0 +1,187 @@
+"""Plans from headers alone: published counts and bytes, refusals, fused layers, and what they predict."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.shaped import real_config, shrunk
+from quantkit.eligibility import misfits
+from quantkit.errors import NotEligible, TensorSetMismatch, UnknownModel
+from quantkit.formats import FORMATS, format_named
+from quantkit.machines import machine_named
+from quantkit.memory import GIB, KV_OVERHEAD_GIB, UTILIZATION, kv_bytes_per_token, kv_tokens, loaded_gib
+from quantkit.model import Role
+from quantkit.plan import make_plan
+from quantkit.writer import Stored
+from tests.unit.headers import headers_of, plan_of
+
+PUBLISHED = Path(__file__).parents[2] / "baselines" / "mi300x" / "published" / "sweep.json"
+E2B_TENSOR_BYTES = {  # published for E2B
+    "q4w4a16": 6_559_214_470,
+    "fp8": 7_384_119_878,
+    "fp8fnuz": 7_384_119_878,
+    "w8a8": 7_384_119_878,
+    "q4w4a16ple4": 3_182_799_766,
+    "q4w4a16emb4": 2_830_478_262,
+    "fp8emb4": 3_655_383_670,
+    "fp8fnuzemb4": 3_655_383_670,
+    "w8a8emb4": 3_655_383_670,
+}
+# size -> linears, groups, tensors of a q4w4a16 build
+SIZES = {
+    "E2B": (276, 58_650_624, 264 + 3 * 276),
+    "E4B": (343, 124_149_760, 1_351),
+    "12B": (328, 340_623_360, 1_322),
+    "31B": (410, 915_210_240, 1_652),
+}
+
+
+def published_boots() -> dict[str, Any]:
+    """Published boot facts by build."""
+    rows = json.loads(PUBLISHED.read_text())["rows"]
+    return {row["build"]: row["numbers"] for row in rows if row["item"] == "boot"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_published_counts(size: str) -> None:
+    plan = plan_of(real_config(size), "q4w4a16")
+    linears = [d for d in plan.decisions if d.tensor.role is Role.LINEAR]
+    stored = [one for d in plan.decisions for module in d.stored for one in module]
+    groups = sum(d.tensor.values for d in linears) // 32
+    assert (len(linears), groups, len(stored)) == SIZES[size]
+
+
+def test_e2b_has_1876819968_values_and_264_copies() -> None:
+    plan = plan_of(real_config("E2B"), "fp8")
+    assert sum(d.tensor.values for d in plan.decisions if d.scheme) == 1_876_819_968
+    assert sum(d.scheme is None for d in plan.decisions) == 264
+
+
+@pytest.mark.parametrize("name", E2B_TENSOR_BYTES)
+def test_published_bytes(name: str) -> None:
+    assert plan_of(real_config("E2B"), name).tensor_bytes == E2B_TENSOR_BYTES[name]
+
+
+@pytest.mark.parametrize("name", E2B_TENSOR_BYTES)
+def test_loaded_memory_is_the_published_one(name: str) -> None:
+    published = published_boots()[name]["loaded_gib"]
+    assert abs(loaded_gib(plan_of(real_config("E2B"), name)) - published) <= 0.015 * published
+
+
+def test_the_kv_constant_is_fitted_on_bf16_alone() -> None:
+    boot, card = published_boots()["bf16"], machine_named("mi300x")
+    plan = plan_of(real_config("E2B"), "bf16")
+    cache = boot["kv_tokens_log"] * kv_bytes_per_token(plan.inventory.config) / GIB
+    fitted = card.memory_gib * UTILIZATION - boot["loaded_gib"] - cache
+    assert abs(fitted - KV_OVERHEAD_GIB) <= 0.005
+
+
+@pytest.mark.parametrize("name", E2B_TENSOR_BYTES)
+def test_kv_tokens_are_the_published_ones(name: str) -> None:
+    published = published_boots()[name]["kv_tokens_log"]
+    predicted = kv_tokens(plan_of(real_config("E2B"), name), machine_named("mi300x").memory_gib)
+    assert abs(predicted - published) <= 0.03 * published
+
+
+def test_kv_bytes_of_a_token() -> None:
+    plan = plan_of(real_config("E2B"), "bf16")
+    assert kv_bytes_per_token(plan.inventory.config) == 12 * 1_024 + 3 * 2_048
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_module_has_one_decision(size: str, name: str) -> None:
+    plan = plan_of(shrunk(real_config(size)), name)
+    fmt = format_named(name)
+    names = [one.name for shard in plan.shards for one in shard.tensors]
+    assert len(names) == len(set(names))
+    assert {d.scheme for d in plan.decisions if d.tensor.role is Role.LINEAR} == {fmt.linears}
+    assert ("lm_head.weight_packed" in names) == fmt.unties_lm_head
+    assert not [name for name in names if name == "lm_head.weight"]
+
+
+def test_the_cut_into_shards_keeps_tables_apart() -> None:
+    plan = plan_of(real_config("E2B"), "fp8emb4")
+    with_tables = [
+        s for s in plan.shards if any("embed_tokens" in t.name or "lm_head" in t.name for t in s.tensors)
+    ]
+    assert with_tables
+    for shard in with_tables:
+        assert all("embed_tokens" in t.name or "lm_head" in t.name for t in shard.tensors)
+
+
+def spoilt(change: str) -> tuple[dict[str, Any], dict[str, Stored]]:
+    """A miniature's config and headers with one thing wrong."""
+    config = shrunk(real_config("E2B"))
+    headers = headers_of(config)
+    name = "model.language_model.layers.0.mlp.up_proj.weight"
+    if change == "absent":
+        del headers[name]
+    elif change == "unknown":
+        headers["model.language_model.layers.0.mlp.mid_proj.weight"] = headers[name]
+    elif change == "shape":
+        headers[name] = Stored(name, "BF16", (32, 32))
+    else:
+        headers[name] = Stored(name, "F16", headers[name].shape)
+    return config, headers
+
+
+@pytest.mark.parametrize("change", ["absent", "unknown", "shape", "dtype"])
+def test_a_source_that_is_not_what_its_config_says(change: str) -> None:
+    config, headers = spoilt(change)
+    with pytest.raises(TensorSetMismatch, match=r"layers\.0\.mlp\."):
+        make_plan(config, headers, format_named("fp8"))
+
+
+def test_unread_keys_of_shared_layers_and_towers_are_left_out() -> None:
+    config = shrunk(real_config("E2B"))
+    extra = ("model.vision_tower.x.weight", "model.language_model.layers.34.self_attn.k_proj.weight")
+    headers = headers_of(config) | {name: Stored(name, "BF16", (32, 32)) for name in extra}
+    assert make_plan(config, headers, format_named("fp8")).dropped == tuple(sorted(extra))
+
+
+def test_a_head_of_its_own_is_refused_by_name() -> None:
+    config = shrunk(real_config("E2B"))
+    with pytest.raises(UnknownModel, match="lm_head"):
+        plan_of(config | {"tie_word_embeddings": False}, "fp8")
+
+
+def test_a_width_that_groups_do_not_divide_is_refused() -> None:
+    config = shrunk(real_config("12B"))
+    config["text_config"]["intermediate_size"] = 100
+    with pytest.raises(NotEligible, match=r"down_proj.*multiple of 32"):
+        plan_of(config, "q4w4a16")
+    plan_of(config, "fp8")
+
+
+@pytest.mark.parametrize(
+    ("bad", "kept"),
+    [
+        ("self_attn.v_proj", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}),
+        ("mlp.gate_proj", {"mlp.gate_proj", "mlp.up_proj"}),
+        ("mlp.down_proj", {"mlp.down_proj"}),
+    ],
+)
+def test_what_the_engine_fuses_is_kept_together(bad: str, kept: set[str]) -> None:
+    prefix = "model.language_model.layers.1."
+    plan = plan_of(shrunk(real_config("E2B")), "q4w4a16", frozenset({prefix + bad}))
+    dense = {d.tensor.module for d in plan.decisions if d.tensor.role is Role.LINEAR and d.scheme is None}
+    assert dense == {prefix + module for module in kept}
+
+
+def test_kernels_on_one_card_and_on_ranks() -> None:
+    plan = plan_of(real_config("E2B"), "q4w4a16emb4")
+    assert not misfits(plan)
+    assert not misfits(plan, on_cpu=True)
+    assert not misfits(plan, ranks=8)
+    split = {
+        misfit.module.split("layers.0.")[-1]
+        for misfit in misfits(plan, ranks=128)
+        if "layers.0." in misfit.module
+    }
+    assert split == {"self_attn.o_proj", "mlp.down_proj"}
+    assert {misfit.kernel for misfit in misfits(plan_of(real_config("E2B"), "fp8"), ranks=512)} == {
+        "torch scaled_mm"
+    }
