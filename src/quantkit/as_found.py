@@ -91,7 +91,8 @@ def as_found(implied: Inventory, entries: Mapping[str, Entry]) -> AsFound:
     tables = [Module(t.module, t, *_scheme(t.module, entries)) for t in implied.of(Role.TABLE)]
     scheme = _most_common(linears)
     packed = frozenset(module.source.kind for module in tables if module.scheme is not None)
-    record = next((f for f in FORMATS.values() if f.linears == scheme and f.tables == packed), None)
+    there = frozenset(module.source.kind for module in tables)  # not every model has per-layer embeddings
+    record = next((f for f in FORMATS.values() if f.linears == scheme and f.tables & there == packed), None)
     found = record or Format("unknown", scheme, packed)
     modules = [*_absent_as_majority(linears, scheme), *tables]
     if found.unties_lm_head:

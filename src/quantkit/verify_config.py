@@ -19,6 +19,11 @@ NESTED = "text_config"
 ENGINE_PREFIX, CHECKPOINT_PREFIX = "model.", "model.language_model."
 CLASS_OF_ROLE = {Role.LINEAR: "Linear", Role.TABLE: "VocabParallelEmbedding"}
 HEAD_CLASS = "ParallelLMHead"
+SECTION_KEYS = frozenset(
+    {"quant_method", "format", "quantization_status", "config_groups", "ignore", "kv_cache_scheme"}
+)
+GROUP_KEYS = frozenset({"targets", "weights", "input_activations", "output_activations", "format"})
+CHANGES_THE_MODEL = ("sparsity_config", "transform_config")  # engines act on these, and refuse some
 REQUIRED = {"quant_method": "compressed-tensors", "quantization_status": "compressed"}
 # Defaults of the argument records; a key that is absent means this.
 ARGUMENT_DEFAULTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, "group_size": None}
@@ -164,6 +169,22 @@ def _judge_ignore(modules: Sequence[Module], ignore: Patterns, foreign: bool) ->
         )
 
 
+def _unknown_keys(section: Mapping[str, Any], groups: Mapping[str, Any], foreign: bool) -> Iterator[Finding]:
+    """Keys that a build of ours has no use for; of others' only those that change what is computed."""
+    unknown = set(section) - SECTION_KEYS
+    if foreign:
+        unknown = {key for key in unknown if key in CHANGES_THE_MODEL and section[key]}
+    yield from (
+        Finding("config_field", f"{SECTION}.{_short(key)}", expected="no such key") for key in sorted(unknown)
+    )
+    for name, group in groups.items():
+        extra = sorted(set(group) - GROUP_KEYS) if not foreign else []
+        yield from (
+            Finding("config_field", f"{SECTION}.config_groups.{name}.{_short(key)}", expected="no such key")
+            for key in extra
+        )
+
+
 def _section_fields(section: Mapping[str, Any], found: AsFound, foreign: bool) -> Iterator[Finding]:
     for key, wanted in REQUIRED.items():
         if section.get(key) != wanted:
@@ -197,6 +218,7 @@ def judge_quantization(config: Mapping[str, Any], found: AsFound, foreign: bool)
         return [Finding("config_pattern", SECTION, str(error))]
     skipped = frozenset(m.name for m in found.modules if ignored.matching(names_of(m.name)))
     return [
+        *_unknown_keys(section, groups, foreign),
         *_section_fields(section, found, foreign),
         *_judge_groups(groups, targets, found.modules, skipped, section.get("format")),
         *_judge_modules(found.modules, targets, ignored),

@@ -20,16 +20,16 @@ JUDGED_ELSEWHERE = frozenset({TIE, NESTED, "quantization_config", *TEXT_MODEL})
 def tie_flags(config: Mapping[str, Any], foreign: bool) -> dict[str, object]:
     """Where the tie is declared, and as what.
 
-    An absent flag means tied to Gemma's config class. Other people's builds often set only one of two: there,
-    a level that says nothing follows the one that does.
+    A build of ours says so in so many words. Other people's often set only one of two flags: there, a level
+    that says nothing follows the one that does, and where none does, Gemma's config class ties.
     """
     levels = {TIE: config}
     if isinstance(config.get(NESTED), Mapping):
         levels[f"{NESTED}.{TIE}"] = config[NESTED]
     said = {where: level[TIE] for where, level in levels.items() if TIE in level}
-    if foreign and said:
-        return said
-    return {where: level.get(TIE, True) for where, level in levels.items()}
+    if foreign:
+        return said or {TIE: True}
+    return {where: level.get(TIE) for where, level in levels.items()}
 
 
 def judge_tie(config: Mapping[str, Any], found: AsFound, foreign: bool) -> Iterator[Finding]:

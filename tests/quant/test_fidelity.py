@@ -45,9 +45,12 @@ def test_fidelity(build: Format, verified: Verified, row: dict[str, Any]) -> Non
     report = verified(build)
     row.update({key: value for key, value in report.to_dict().items() if key not in NOT_FIGURES})
     assert [str(problem) for problem in report.problems] == []
-    assert report.found.format == build
-    assert row["modules"] == len(report.found.of(Role.LINEAR)) * (build.linears is not None)
-    assert row["tables"]["modules"] == len(build.tables) + build.unties_lm_head
+    found = report.found
+    assert {module.scheme for module in found.of(Role.LINEAR)} == {build.linears}
+    kinds = {module.source.kind for module in found.of(Role.TABLE)}
+    assert {m.source.kind for m in found.of(Role.TABLE) if m.scheme == INT4} == kinds & build.tables
+    assert row["modules"] == len(found.of(Role.LINEAR)) * (build.linears is not None)
+    assert row["tables"]["modules"] == len(kinds & build.tables) + build.unties_lm_head
 
 
 def test_bounds(build: Format, verified: Verified, row: dict[str, Any]) -> None:
