@@ -29,8 +29,8 @@ def sign_patterns(pairs: int) -> Array:
     return np.array(list(product((1.0, -1.0), repeat=pairs)))
 
 
-def moderated_t(means: Array, squares: Array, pairs: int) -> Array:
-    """t of each cell, its variance drawn towards the cells' median variance.
+def moderated_t(means: Array, squares: Array, common: Array, pairs: int) -> Array:
+    """t of each cell, its variance drawn towards what is common to the cells.
 
     With 8 pairs a cell's own variance is often far too small by chance, and the largest of 90 such t is
     chance. Any statistic is fair in a permutation test as long as every pattern gets the same one.
@@ -39,11 +39,12 @@ def moderated_t(means: Array, squares: Array, pairs: int) -> Array:
     ----------
     means, squares
         Mean and mean square of the log ratios, shape (..., cells).
+    common
+        Mean square of the middle cell, shape (..., 1).
     pairs
         Log ratios a cell.
     """
-    variance = np.maximum(squares - means**2, 0.0) * pairs / (pairs - 1)
-    common = np.median(variance, axis=-1, keepdims=True)
+    variance = np.maximum(squares - means**2, 0.0) * (pairs / (pairs - 1))
     drawn = ((pairs - 1) * variance + PRIOR_PAIRS * common) / (pairs - 1 + PRIOR_PAIRS)
     t: Array = means / np.sqrt(np.maximum(drawn, np.finfo(np.float64).tiny) / pairs)
     return t
@@ -63,16 +64,14 @@ def max_t_p_values(log_ratios: Array) -> Array:
     Returns
     -------
     ndarray, shape (..., cells)
-        Share of sign patterns whose largest -t is at least the cell's own: 1 / 2^pairs at best.
+        Share of sign patterns whose largest -t is at least the cell's own: 1 / 2^pairs at best. 1 where a
+        log ratio is not a number.
     """
     pairs = log_ratios.shape[-2]
-    patterns = sign_patterns(pairs)
-    squares = np.mean(log_ratios**2, axis=-2)  # a flip changes no square
-    means = np.einsum("sp,...pc->...sc", patterns / pairs, log_ratios)
-    losses = -moderated_t(means, squares[..., None, :], pairs)
+    means = (sign_patterns(pairs) / pairs) @ log_ratios
+    squares = np.mean(log_ratios**2, axis=-2, keepdims=True)  # no flip changes a square, nor their median
+    losses = -moderated_t(means, squares, np.median(squares, axis=-1, keepdims=True), pairs)
     largest = losses.max(axis=-1)
-    observed = losses[..., 0, :]
-    reached = largest[..., :, None] >= observed[..., None, :] * (
-        1 - 1e-12
-    )  # its own pattern counts, rounding or not
-    return np.asarray(reached.mean(axis=-2))
+    observed = losses[..., 0, :] * (1 - 1e-12)  # its own pattern counts, rounding or not
+    below = largest[..., :, None] < observed[..., None, :]
+    return np.asarray(1.0 - below.mean(axis=-2))

@@ -39,9 +39,13 @@ def padded(cells: Sequence[Sequence[Sequence[float]]]) -> Array:
 
 def _squares(values: Array) -> tuple[Array, Array]:
     """Sum of squares about the mean in units of the mean, and degrees of freedom, over the last axis."""
-    counts = np.sum(~np.isnan(values), axis=-1)
-    scaled = values / np.nanmean(values, axis=-1, keepdims=True) - 1.0
-    return np.nansum(scaled**2, axis=-1), np.maximum(counts - 1, 0)
+    known = ~np.isnan(values)
+    counts = known.sum(axis=-1)
+    filled = np.where(known, values, 0.0)
+    means = filled.sum(axis=-1) / np.maximum(counts, 1)
+    off = np.where(known, filled - means[..., None], 0.0)
+    squares = np.einsum("...i,...i->...", off, off) / np.where(counts > 0, means, 1.0) ** 2
+    return squares, np.maximum(counts - 1, 0)
 
 
 def _medians(values: Array) -> Array:

@@ -1,0 +1,140 @@
+"""What the gate catches and what it cannot, by simulation with known truth: 2,000 runs of 90 cells each.
+
+Noise is normal. The figures in tests/sweep/README.md are these tests' bounds.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support.stats import Array, max_t_p_values
+from tests.support.tolerance import REPORT_ONLY_CV, boot_deviation, tolerances
+
+RUNS, BUILDS, CELLS, BOOTS, REPEATS, PAIRS = 2000, 10, 9, 3, 3, 8
+ALPHA = 0.01
+
+Bools = npt.NDArray[np.bool_]
+
+
+def spread(values: Array) -> Array:
+    """cv over the last axis."""
+    return np.asarray(values.std(axis=-1, ddof=1) / values.mean(axis=-1))
+
+
+def alarms(cv: Array | float, *changes: float, boot_sd: float = 0.0, boots: int = BOOTS) -> list[Bools]:
+    """Which cells of which run the gate calls worse, for each change of cell (0, 0): (runs, builds, cells)."""
+    rng = np.random.default_rng(7)
+    noise = np.broadcast_to(np.asarray(cv), (CELLS,))[:, None]
+    base = 1 + noise[..., None] * rng.normal(size=(RUNS, BUILDS, CELLS, boots, REPEATS))
+    base *= 1 + boot_sd * rng.normal(size=(RUNS, BUILDS, 1, boots, 1))
+    new = 1 + noise * rng.normal(size=(RUNS, BUILDS, CELLS, REPEATS))
+    new *= 1 + boot_sd * rng.normal(size=(RUNS, BUILDS, 1, 1))
+    common = boot_deviation([base[:, build] for build in range(BUILDS)])
+    limit = tolerances(base, provisional=boots < BOOTS, boot_sd=common[:, None])
+    ratio = np.median(new, axis=-1) / np.median(np.median(base, axis=-1), axis=-1)
+    noisy = np.maximum(spread(new), spread(base).max(axis=-1)) > REPORT_ONLY_CV
+    found = []
+    for change in changes:
+        changed = ratio.copy()
+        changed[:, 0, 0] *= 1 + change
+        found.append((changed - 1 < -limit) & ~noisy)
+    return found
+
+
+def any_of(alarmed: Bools) -> float:
+    """Share of runs with an alarm in any of the 90 cells."""
+    return float(alarmed.any(axis=(1, 2)).mean())
+
+
+def first_of(alarmed: Bools) -> float:
+    """Share of runs with an alarm in the cell that changed."""
+    return float(alarmed[:, 0, 0].mean())
+
+
+# cv in % -> bounds on the share of runs that alarm: no change (any of 90 cells), then one cell 2, 5, 20 % slower
+BASELINE = {
+    0.3: ((0, 0.01), (0, 0.05), (0.99, 1), (1, 1)),
+    1.0: ((0, 0.01), (0, 0.10), (0.80, 1), (1, 1)),
+    3.0: ((0, 0.01), (0, 0.02), (0, 0.05), (0.998, 1)),
+    10.0: ((0, 0.01), (0, 0.02), (0, 0.02), (0, 0.05)),
+}
+
+
+@pytest.mark.parametrize("cv", BASELINE)
+def test_baseline_gate(cv: float) -> None:
+    none, *changed = alarms(cv / 100, 0.0, -0.02, -0.05, -0.20)
+    shares = [any_of(none), *map(first_of, changed)]
+    for share, (least, most) in zip(shares, BASELINE[cv], strict=True):
+        assert least <= share <= most, f"shares of runs that alarm: {shares}"
+
+
+def test_boots_that_differ_by_1_percent_do_not_alarm() -> None:
+    none, fifth = alarms(0.003, 0.0, -0.20, boot_sd=0.01)
+    assert any_of(none) <= 0.01
+    assert first_of(fifth) == 1
+
+
+def test_one_boot_does_not_alarm_and_sees_a_fifth() -> None:
+    none, fifth = alarms(0.01, 0.0, -0.20, boots=1)
+    assert any_of(none) <= 0.01
+    assert first_of(fifth) == 1
+
+
+def test_cells_of_very_different_noise_alarm_seldom() -> None:
+    mixed = np.array([0.3, 0.5, 1, 1, 1, 2, 3, 3, 5]) / 100
+    (none,) = alarms(mixed, 0.0)
+    assert any_of(none) <= 0.03  # more than the 1 % of equal noise: a noisy cell's own spread is a guess
+
+
+def ab_alarms(effects: Sequence[float], runs: int = RUNS, scale: float = 1.0) -> Bools:
+    """Which of 90 cells a session of 8 pairs calls worse, shape (runs, 90).
+
+    Parameters
+    ----------
+    effects
+        True log ratio of the first cells, in units of the cells' cv; the rest did not change.
+    scale
+        The cells' cv.
+    """
+    rng = np.random.default_rng(11)
+    found = []
+    for _ in range(0, runs, 50):  # in blocks: one run is 256 patterns x 90 cells
+        pairs = rng.normal(size=(50, PAIRS, BUILDS * CELLS)) * 2**0.5
+        pairs[..., : len(effects)] += effects
+        found.append(max_t_p_values(pairs * scale) <= ALPHA)
+    return np.concatenate(found)
+
+
+def confirmed(effects: Sequence[float]) -> Bools:
+    """Of each changed cell alone, alarmed before: whether 8 pairs of a fresh boot say the same."""
+    rng = np.random.default_rng(13)
+    pairs = rng.normal(size=(RUNS, len(effects), PAIRS, 1)) * 2**0.5 + np.array(effects)[:, None, None]
+    return np.asarray(max_t_p_values(pairs)[..., 0] <= ALPHA)
+
+
+def test_ab_false_alarms() -> None:
+    alarmed = ab_alarms([])
+    assert alarmed.any(axis=1).mean() <= 0.01  # and then a fresh boot would have to repeat it
+    for cv in (0.003, 0.01, 0.03, 0.1):  # the test has no scale: the same noise, larger, alarms the same
+        assert (ab_alarms([], 100, cv) == alarmed[:100]).all()
+
+
+# cv in %, change -> bounds on the share of runs in which the loss is caught and confirmed
+AB = {
+    (0.3, -0.02): (0.95, 1),
+    (1.0, -0.05): (0.95, 1),
+    (3.0, -0.20): (0.95, 1),
+    (1.0, -0.02): (0, 0.45),
+    (3.0, -0.05): (0, 0.25),
+    (10.0, -0.05): (0, 0.01),
+}
+
+
+def test_ab_catches() -> None:
+    effects = [float(np.log1p(change)) / (cv / 100) for cv, change in AB]
+    shares = (ab_alarms(effects)[:, : len(effects)] & confirmed(effects)).mean(axis=0)
+    for (cv, change), share in zip(AB, shares, strict=True):
+        least, most = AB[cv, change]
+        assert least <= share <= most, f"{change:+.0%} at cv {cv} %: caught in {share:.4f} of runs"

@@ -1,0 +1,69 @@
+"""The statistics against values worked out by hand."""
+
+import numpy as np
+import pytest
+
+from tests.support.stats import cv, max_t_p_values, sign_patterns
+from tests.support.tolerance import boot_deviation, padded, tolerances
+
+
+def test_cv_is_of_the_sample() -> None:
+    assert cv([1.0, 3.0]) == pytest.approx(2**0.5 / 2)
+    assert cv([5.0]) is None
+
+
+def test_sign_patterns_are_all_of_them() -> None:
+    patterns = sign_patterns(8)
+    assert patterns.shape == (256, 8)
+    assert len(np.unique(patterns, axis=0)) == 256
+    assert (patterns[0] == 1).all()
+    with pytest.raises(ValueError, match="pairs"):
+        sign_patterns(30)
+
+
+def test_a_loss_in_every_pair_has_the_least_p_there_is() -> None:
+    loss = -0.05 + 0.001 * np.arange(8.0)
+    gain = -loss / 2
+    assert max_t_p_values(np.stack([loss, gain], axis=-1)).tolist() == [1 / 256, 1.0]
+
+
+def test_a_cell_that_gains_what_another_loses_counts_too() -> None:
+    loss = -0.05 + 0.001 * np.arange(8.0)
+    assert max_t_p_values(np.stack([loss, -loss], axis=-1)).tolist() == [2 / 256, 1.0]
+
+
+def test_p_counts_the_patterns_by_hand() -> None:
+    # Two pairs, one cell: t of (-1, -3) is reached by no flip but none; of (1, -3), by itself and by (-1, -3).
+    assert max_t_p_values(np.array([[-1.0], [-3.0]])).tolist() == [0.25]
+    assert max_t_p_values(np.array([[1.0], [-3.0]])).tolist() == [0.5]
+
+
+def test_a_cell_without_any_difference_is_no_loss() -> None:
+    assert max_t_p_values(np.zeros((8, 2))).tolist() == [1.0, 1.0]
+
+
+def test_nan_is_never_significant() -> None:
+    pairs = np.full((8, 1), -0.05)
+    assert max_t_p_values(pairs)[0] <= 0.01
+    pairs[3] = np.nan
+    assert max_t_p_values(pairs)[0] == 1
+
+
+def test_tolerance_by_hand() -> None:
+    steady = padded([[[100.0, 100.0, 100.0]] * 3] * 2)
+    assert tolerances(steady, provisional=False).tolist() == [0.03, 0.03]
+    assert tolerances(steady, provisional=True).tolist() == [0.10, 0.10]
+    boots = padded([[[98.0], [100.0], [102.0]]])  # boots' sd 2 %
+    assert tolerances(boots, provisional=False) == pytest.approx([0.10])
+    assert boot_deviation([boots]) == pytest.approx([0.02])
+
+
+def test_a_noisy_cell_stays_out_of_the_pool() -> None:
+    quiet, wild = [[100.0, 100.1, 99.9]] * 3, [[100.0, 150.0, 60.0]] * 3
+    alone = tolerances(padded([quiet]), provisional=False)
+    assert tolerances(padded([quiet, wild]), provisional=False)[0] == alone[0]
+
+
+def test_holes_are_no_values() -> None:
+    ragged = padded([[[100.0, 101.0, 102.0], [100.0]], [[50.0]]])
+    assert np.isfinite(tolerances(ragged, provisional=True)).all()
