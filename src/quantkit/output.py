@@ -102,11 +102,6 @@ class Output:
         write_atomic(self.folder / CONFIG, config)
         self.journal.remove()
 
-    @property
-    def whole(self) -> bool:
-        """Whether every weight file stands under its final name, with its header and length."""
-        return all(file.intact for file in self._files)
-
     def discard(self) -> None:
         """Delete all that was begun: the build was refused."""
         for path in (*self.folder.glob(f"*{PART}"), self.folder / JOURNAL):

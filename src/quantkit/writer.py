@@ -193,20 +193,16 @@ class ShardFile:
         """Whether the bytes are final: already published, or shared with another build."""
         return self.whole or self.linked
 
-    @property
-    def intact(self) -> bool:
-        """Whether the file is published, with the length and header it should have."""
-        header = self.shard.header
-        sized = self.whole and os.fstat(self._fd).st_size == self.shard.size_bytes
-        return sized and os.pread(self._fd, len(header), 0) == header
-
     def prepare(self) -> None:
-        """Give a new file its full length and its header; an existing one is left as it is."""
-        if self.read_only or os.fstat(self._fd).st_size == self.shard.size_bytes:
+        """Give a new file its full length and its header; one that has both is left as it is."""
+        if self.read_only:
             return
+        header = self.shard.header
         with named_write_errors(self.path):
-            os.ftruncate(self._fd, self.shard.size_bytes)
-            os.pwrite(self._fd, self.shard.header, 0)
+            if os.fstat(self._fd).st_size != self.shard.size_bytes:
+                os.ftruncate(self._fd, self.shard.size_bytes)
+            if os.pread(self._fd, len(header), 0) != header:  # a kill may fall between the two
+                os.pwrite(self._fd, header, 0)
 
     def link(self, twin: Path) -> bool:
         """Share the bytes of another build's file that has the same header; False where that cannot be done."""

@@ -102,6 +102,14 @@ def test_a_file_begun_keeps_its_rows(tmp_path: Path) -> None:
     assert buffer == b"abcdef"
 
 
+@pytest.mark.parametrize("length", [0, 5, 100, 1000])
+def test_a_file_killed_while_it_was_made_is_mended(tmp_path: Path, length: int) -> None:
+    shard = Shard("x.safetensors", (A,))
+    (tmp_path / "x.safetensors.part").write_bytes(bytes(length))
+    path = write(tmp_path, shard)
+    assert path.read_bytes() == shard.header + bytes(range(12))
+
+
 def test_shared_bytes_are_never_written(tmp_path: Path) -> None:
     shard = Shard("x.safetensors", (A,))
     twin = write(tmp_path, shard)

@@ -1,0 +1,118 @@
+"""The command line: exit statuses, one sentence for bad input, and JSON that another program can read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quantkit.cli import main
+from quantkit.formats import FORMATS
+
+
+def test_formats_lists_every_build(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(FORMATS)
+
+
+def test_build_and_its_json(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "build",
+        str(source),
+        str(tmp_path / "out"),
+        "--format",
+        "q4w4a16emb4",
+        "--workers",
+        "1",
+        "--json",
+    ]
+    assert main(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["schema_version"] == 1
+    assert said["modules"] == 276 + 3
+    assert said["found"]["groups_off_grid"] == 0
+    assert said["found"]["groups"] > 0
+    assert (tmp_path / "out" / "config.json").exists()
+
+
+def test_build_says_what_it_found(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(source), str(tmp_path / "out"), "--format", "q4w4a16"]) == 0
+    said = capsys.readouterr().out
+    assert "276 modules, 264 tensors copied" in said
+    assert "0 off the grid" in said
+
+
+def test_plan_reads_headers_alone(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(source), "--format", "fp8emb4", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["schema_version"], said["linears"], said["copied"], said["left_out"]) == (1, 276, 262, 3)
+    assert said["tensor_bytes"] == sum(stored["bytes"] for d in said["decisions"] for stored in d["stored"])
+    assert said["kv_tokens"] > 0
+    assert "fit" in said["kv_tokens_basis"]
+    assert said["not_eligible"] == []
+
+
+def test_plan_for_many_ranks_names_what_does_not_fit(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["plan", str(source), "--format", "q4w4a16", "--machine", "cpu", "--tensor-parallel", "8"]) == 0
+    )
+    said = capsys.readouterr().out
+    assert "no kernel: model.language_model.layers.0.mlp.down_proj, CPU WNA16" in said
+    assert "tensors  left out" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["build", "nowhere", "out", "--format", "fp8"], "nowhere"),
+        (["build", "nowhere", "out", "--format", "fp9"], "expected one of bf16, fp8"),
+        (["plan", "nowhere", "--format", "fp8"], "nowhere"),
+        (["plan", "SOURCE", "--format", "fp8", "--machine", "abacus"], "abacus"),
+        (["build", "SOURCE", "SOURCE", "--format", "fp8"], "the source itself"),
+        (["build", "SOURCE", "out", "--format", "fp8emb4", "--on", "SOURCE"], "quantkit.json"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(source) if argument == "SOURCE" else argument for argument in arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("quantkit: ")
+    assert len(said.err.splitlines()) == 1
+    assert words in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "many"])
+def test_a_number_of_workers_that_is_none(source: Path, tmp_path: Path, workers: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["build", str(source), str(tmp_path / "out"), "--format", "fp8", "--workers", workers])
+    assert ended.value.code == 2
+
+
+def test_verify_of_a_build(source: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    assert main(["build", str(source), out, "--format", "w8a8"]) == 0
+    assert main(["verify", str(source), out, "--json", str(tmp_path / "report.json")]) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["problems"] == []
+
+
+def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "quantkit", "build", str(tmp_path / "none"), str(tmp_path / "out")]
+    ended = subprocess.run(
+        [*command, "--format", "fp8"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
