@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support.gemm.backends import Backend
+from tests.support.gemm.baseline import judge_item, path_of
 from tests.support.gemm.figures import cells_of
 from tests.support.gemm.plan import Timing
 from tests.support.gemm.rows import Ending, card_numbers, control_numbers, ending, product_numbers
 from tests.support.gemm.samples import Timed
 from tests.support.gemm.shapes import Token
 from tests.support.recording import infeasible
+from tests.support.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("engine")
 
@@ -42,9 +44,21 @@ def test_control(row: dict[str, Any], timed: Timed, backend: Backend) -> None:
 
 @pytest.mark.row("")
 def test_products(
-    row: dict[str, Any], timed: Timed, timing: Timing, token: Token, backend: Backend, rows: int
+    row: dict[str, Any],
+    settings: Settings,
+    timed: Timed,
+    timing: Timing,
+    token: Token,
+    backend: Backend,
+    rows: int,
 ) -> None:
-    """Every product of a token has the right values, and what was timed was timed under a steady clock."""
+    """Every product of a token has the right values, a steady clock, and a ratio to bf16 that is no worse."""
     row |= product_numbers(timed, token, backend, rows)
     cells = cells_of(timed, backend, rows, token.shapes)
     conclude(ending(cells, timed.drift(backend.label, rows), timing.drift_limit))
+    if backend is Backend.BF16 or settings.gate != "baseline":
+        return
+    path = path_of(settings.machine.name)
+    verdict = judge_item(f"{backend}-{rows}", row, card_numbers(timed), path)
+    row["baseline"] = verdict.to_dict()
+    assert settings.machine.advisory_speed or verdict.verdict != "worse", f"ratio to bf16 {verdict}"

@@ -16,6 +16,7 @@ import torch
 from tests.support.gemm.backends import Backend
 from tests.support.gemm.launch import TimingFailed, bundle, kept_lines, run_program
 from tests.support.gemm.rows import ending, product_numbers
+from tests.support.gemm.runner import forms
 from tests.support.gemm.runner.devices import Cpu, Sample
 from tests.support.gemm.runner.forms import FORMS, poison, random_codes
 from tests.support.gemm.runner.measure import measure
@@ -43,15 +44,16 @@ Spoil = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Faulty(Cpu):
-    """fp8's product of one shape has its output spoilt, or raises."""
+    """One backend's product of one shape has its output spoilt, or raises."""
 
-    def __init__(self, spoil: Spoil) -> None:
+    def __init__(self, spoil: Spoil, backend: str = "fp8") -> None:
         super().__init__()
         self.spoil = spoil
+        self.backend = backend
 
     def product(self, backend: str, rows: int, of: Weights) -> Product:
         item = super().product(backend, rows, of)
-        if backend == "fp8" and of.n == 96:
+        if backend == self.backend and of.n == 96:
             right = item.multiply
 
             def multiply(x: Operand, w: Operand, out: torch.Tensor) -> torch.Tensor:
@@ -139,6 +141,37 @@ def test_wrong_values_get_no_time(spoil: Spoil) -> None:
     assert "no_sum" in product_numbers(timed, TOKEN, Backend.FP8, 2)
     cells = {shape.name: timed.cell("fp8", 2, shape.name) for shape in TOKEN.shapes}
     assert ending(cells, 0.0, 0.03).outcome == "failed"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_is_checked(backend: str) -> None:
+    """A neighbour's tile has plausible values in any format."""
+    timed = timed_by(Faulty(one_tile_from_its_neighbour, backend), backends=[backend])
+    assert timed.cell(backend, 2, "o_proj 96x64").outcome == "wrong"
+
+
+def test_int8_is_exact() -> None:
+    """One unit off in one value is wrong: integers have no rounding."""
+
+    def spoil(out: torch.Tensor) -> torch.Tensor:
+        out[0, 0] += 1
+        return out
+
+    timed = timed_by(Faulty(spoil, "int8"), backends=["int8"])
+    assert timed.cell("int8", 2, "o_proj 96x64").outcome == "wrong"
+
+
+@pytest.mark.parametrize("tile", range(6))
+def test_one_wrong_tile_of_a_large_product(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
+    """Where only one column in 16 is checked, one wrong tile of 16 columns is seen wherever it lies."""
+    monkeypatch.setattr(forms, "EVERY", 0)
+
+    def spoil(out: torch.Tensor) -> torch.Tensor:
+        out[:, 16 * tile : 16 * tile + 16] = 0
+        return out
+
+    cell = timed_by(Faulty(spoil)).cell("fp8", 2, "o_proj 96x64")
+    assert cell.outcome == "wrong"
 
 
 def test_a_refusal_is_a_result() -> None:

@@ -15,6 +15,9 @@ from typing import Any
 
 from quantkit.errors import QuantkitError
 from quantkit.machines import Machine
+from tests.support.docker_engine import OWNER
+from tests.support.host import nodes
+from tests.support.reaping import owner_label
 
 Line = dict[str, Any]
 HERE = Path(__file__).parent
@@ -41,7 +44,8 @@ def bundle(target: Path) -> Path:
 def command(machine: Machine, image: str, program: Path, plan: Line) -> tuple[str, ...]:
     """What runs the program: this python where the engine is a process, else a container of the image.
 
-    A container sees the card and nothing else: no network, and the program alone mounted.
+    A container sees the card and nothing else: no network, and the program alone mounted. Its label is that of the
+    run's servers, so that a later run ends it where this one was killed.
     """
     told = json.dumps(plan)
     if machine.engine != "docker" or not image:
@@ -49,7 +53,8 @@ def command(machine: Machine, image: str, program: Path, plan: Line) -> tuple[st
     devices = [part for device in machine.devices for part in ("--device", device)]
     groups = [part for group in device_groups(machine.devices) for part in ("--group-add", group)]
     return (
-        *("docker", "run", "--rm", "--init", "--network", "none", "--ipc", "host"),
+        *("docker", "run", "--rm", "--init", "--label", f"{OWNER}={owner_label()}"),
+        *("--network", "none", "--ipc", "host"),
         *("--security-opt", "seccomp=unconfined", *devices, *groups),
         *("--volume", f"{program}:{IN_CONTAINER}:ro", "--entrypoint", "python3"),
         *(image, IN_CONTAINER, told),
@@ -58,9 +63,8 @@ def command(machine: Machine, image: str, program: Path, plan: Line) -> tuple[st
 
 def device_groups(devices: Sequence[str]) -> list[str]:
     """Numeric ids of the groups that own these device nodes here: a container knows no names of the host."""
-    paths = [path for device in devices for path in (Path(device), *Path(device).glob("renderD*"))]
-    owners = (path.stat().st_gid for path in paths if path.exists())
-    return [str(group) for group in sorted({group for group in owners if group != 0})]
+    paths = [node for device in devices if Path(device).exists() for node in nodes(Path(device))]
+    return [str(group) for group in sorted({path.stat().st_gid for path in paths} - {0})]
 
 
 def environment(cores: Sequence[int]) -> dict[str, str]:

@@ -46,6 +46,12 @@ def ending(cells: Mapping[str, Cell], drift: float | None, drift_limit: float | 
     return Ending("ok")
 
 
+def ratio_numbers(bf16_s: Sequence[float], seconds: Sequence[float]) -> Numbers:
+    """Ratio to bf16, median and spread over processes."""
+    each = ratios(bf16_s, seconds)
+    return {"ratio_bf16": rounded(median(each)), "ratio_spread": rounded(spread(each))}
+
+
 def shape_numbers(
     shape: Shape, rows: int, backend: Backend, cell: Cell, bf16: Cell, ceilings: Ceilings
 ) -> Numbers:
@@ -55,8 +61,8 @@ def shape_numbers(
     found = {"count": shape.count, **rates(shape.weights, rows, cell.median_s, backend, ceilings).to_dict()}
     found |= {"spread_us": rounded(spread(cell.seconds) * 1e6), "samples": cell.samples}
     found["error_over_bound"] = rounded(cell.error_over_bound)
-    if bf16.outcome == "ok":
-        found["ratio_bf16"] = rounded(median(ratios(bf16.seconds, cell.seconds)))
+    if bf16.outcome == "ok" and backend is not Backend.BF16:
+        found |= ratio_numbers(bf16.seconds, cell.seconds)
     if cell.eager_s is not None:
         found["eager_us"] = rounded(cell.eager_s * 1e6)
     return found
@@ -90,8 +96,7 @@ def token_numbers(
         found["cv"] = rounded(over["cv"])
     base = sums(bf16, shapes)
     if base is not None and backend is not Backend.BF16:
-        each = ratios(base, total)
-        found |= {"ratio_bf16": rounded(median(each)), "ratio_spread": rounded(spread(each))}
+        found |= ratio_numbers(base, total)
     return found
 
 
@@ -141,8 +146,7 @@ def control_numbers(timed: Timed, backend: Backend) -> tuple[Numbers, Ending]:
         "samples": cell.samples,
     }
     if bf16.outcome == "ok" and backend is not Backend.BF16:
-        each = ratios(bf16.seconds, cell.seconds)
-        found |= {"ratio_bf16": rounded(median(each)), "ratio_spread": rounded(spread(each))}
+        found |= ratio_numbers(bf16.seconds, cell.seconds)
     return found, Ending("ok")
 
 

@@ -1,0 +1,114 @@
+"""Ratios against their baseline: each verdict by hand, what no file may hold, and what no run may overwrite."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantkit.errors import BadRecord
+from tests.support.gemm.baseline import (
+    BaselineRefused,
+    judge,
+    judge_item,
+    read_baseline,
+    write_baseline,
+)
+from tests.support.record import Record, Row
+
+CARD = {"device": "a card", "torch": "2.13.0", "copy_gb_per_s": 3756.0}
+ITEM = "int4-1"
+
+
+def numbers(ratio: float, spread: float = 0.02, shape: float = 2.0) -> dict[str, Any]:
+    """A row with a token's ratio and one shape's."""
+    shapes = {"o_proj 32x64": {"count": 1, "us": 1.0, "ratio_bf16": shape, "ratio_spread": 0.1}}
+    return {"model": "toy", "ratio_bf16": ratio, "ratio_spread": spread, "shapes": shapes}
+
+
+def record(*rows: tuple[str, dict[str, Any]], card: dict[str, Any] = CARD) -> Record:
+    header = {"started": "2026-01-01", "commit": "c", "settings": {"machine": "toy"}}
+    made = (
+        Row("gemm", "", "card", "ok", "", card),
+        *(Row("gemm", "", item, "ok", "", each) for item, each in rows),
+    )
+    return Record(header, made, {})
+
+
+def at(ratio: float, spread: float) -> dict[str, dict[str, float]]:
+    return {"token": {"ratio": ratio, "spread": spread}}
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "verdict"),
+    [
+        (at(2.00, 0.02), at(2.0, 0.02), "same"),
+        (at(1.95, 0.00), at(2.0, 0.00), "same"),
+        (at(1.90, 0.00), at(2.0, 0.00), "worse"),
+        (at(2.10, 0.00), at(2.0, 0.00), "better"),
+        (at(1.90, 0.10), at(2.0, 0.10), "same"),
+        (at(1.90, 0.00), None, "new"),
+        ({}, at(2.0, 0.0), "not_comparable"),
+    ],
+)
+def test_verdicts(now: dict[str, Any], then: dict[str, Any] | None, verdict: str) -> None:
+    assert judge(now, then).verdict == verdict
+
+
+def test_without_a_token_the_shapes_decide() -> None:
+    """A token's sum that is missing on one side leaves the median over the shapes of both."""
+    shape = {name: {"ratio": 2.0, "spread": 0.0} for name in "abc"}
+    slower = {**shape, "a": {"ratio": 1.0, "spread": 0.0}, "b": {"ratio": 1.5, "spread": 0.0}}
+    assert judge(slower, {**shape, **at(9.0, 0.0)}).verdict == "worse"
+    assert judge({**shape, "a": {"ratio": 1.0, "spread": 0.0}}, shape).verdict == "same"
+
+
+def test_written_and_judged(tmp_path: Path) -> None:
+    """What a run writes, the same run meets; a slower one is worse; another torch is not compared."""
+    path = write_baseline(record((ITEM, numbers(2.0))), root=tmp_path)
+    assert path == tmp_path / "toy" / "gemm.json"
+    assert judge_item(ITEM, numbers(2.0), {**CARD, "copy_gb_per_s": 1.0}, path).verdict == "same"
+    assert judge_item(ITEM, numbers(1.5), CARD, path).verdict == "worse"
+    assert judge_item("fp8-1", numbers(1.5), CARD, path).verdict == "new"
+    other = judge_item(ITEM, numbers(2.0), {**CARD, "torch": "3"}, path)
+    assert (other.verdict, other.why) == ("not_comparable", "other torch")
+    assert judge_item(ITEM, numbers(2.0), CARD, tmp_path / "none.json").verdict == "new"
+
+
+@pytest.mark.parametrize(
+    "rows", [[(ITEM, numbers(1.5))], [("fp8-1", numbers(2.0))]], ids=["a worse ratio", "an item gone"]
+)
+def test_a_worse_run_needs_a_reason(tmp_path: Path, rows: list[tuple[str, dict[str, Any]]]) -> None:
+    path = write_baseline(record((ITEM, numbers(2.0))), root=tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(BaselineRefused):
+        write_baseline(record(*rows), root=tmp_path)
+    assert path.read_bytes() == before
+    write_baseline(record(*rows), "a new kernel", root=tmp_path)
+    assert json.loads(path.read_text())["accepted"] == "a new kernel"
+
+
+def test_a_run_that_timed_nothing_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BaselineRefused, match="no timed ratio"):
+        write_baseline(record((ITEM, {"model": "toy", "shapes": {}})), root=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ratio", [float("nan"), float("inf"), 0.0, -1.0, "2"])
+def test_a_file_with_a_bad_ratio_is_refused(tmp_path: Path, ratio: object) -> None:
+    path = write_baseline(record((ITEM, numbers(2.0))), root=tmp_path)
+    given = json.loads(path.read_text())
+    given["ratios"][ITEM]["token"]["ratio"] = ratio
+    path.write_text(json.dumps(given))
+    with pytest.raises(BadRecord):
+        read_baseline(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema_version": 2}', '{"schema_version": 1, "ratios": {}}']
+)
+def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "gemm.json"
+    path.write_text(text)
+    with pytest.raises(BadRecord):
+        read_baseline(path)
