@@ -17,10 +17,12 @@ from quantkit.errors import QuantkitError
 from quantkit.formats import FORMATS, format_named
 from quantkit.machines import machine_named
 from quantkit.plan import make_plan
+from quantkit.writer import named_write_errors
 
 GOOD, FAULTY, UNUSABLE = 0, 1, 2
 SCHEMA_VERSION = 1
 DEFAULT_MACHINE = "mi300x"
+PROBLEMS_SHOWN = 20
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -88,18 +90,30 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from quantkit.card import card
     from quantkit.verify import verify
 
     report = verify(arguments.source, arguments.built, foreign=arguments.foreign)
-    if arguments.json:
-        text = json.dumps(report.to_dict(), indent=1) + "\n"
-        if str(arguments.json) == "-":
-            print(text, end="")
-        else:
-            arguments.json.write_text(text, encoding="utf-8")
-    for problem in report.problems:
+    found = report.to_dict()
+    if str(arguments.json) == "-":
+        print(json.dumps(found, indent=1))
+    elif arguments.json:
+        _write(arguments.json, json.dumps(found, indent=1) + "\n")
+    if arguments.card:
+        _write(arguments.card, card(found))
+    for problem in report.problems[:PROBLEMS_SHOWN]:
         print(problem, file=sys.stderr)
+    if len(report.problems) > PROBLEMS_SHOWN:
+        print(f"and {len(report.problems) - PROBLEMS_SHOWN} more: --json FILE has them all", file=sys.stderr)
+    if not arguments.json:
+        good = "faulty" if report.problems else "good"
+        print(f"{good}: {found['build']}, {found['values']:,} values of {found['modules']} linears compared")
     return FAULTY if report.problems else GOOD
+
+
+def _write(path: Path, text: str) -> None:
+    with named_write_errors(path):
+        path.write_text(text, encoding="utf-8")
 
 
 def _positive(text: str) -> int:
@@ -147,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("source", type=Path)
     verify.add_argument("built", type=Path)
     verify.add_argument("--json", type=Path, metavar="FILE", help="write the report there; - prints it")
+    verify.add_argument("--card", type=Path, metavar="FILE", help="write a model card from the report")
     verify.add_argument("--foreign", action="store_true", help="a checkpoint that others made: bounds only")
     verify.set_defaults(run=_verify)
     return parser

@@ -9,6 +9,7 @@ import pytest
 
 from quantkit.cli import main
 from quantkit.formats import FORMATS
+from tests.unit.files import down_proj, spoil
 
 
 def test_formats_lists_every_build(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +107,32 @@ def test_verify_of_a_build(source: Path, tmp_path: Path) -> None:
     assert main(["build", str(source), out, "--format", "w8a8"]) == 0
     assert main(["verify", str(source), out, "--json", str(tmp_path / "report.json")]) == 0
     assert json.loads((tmp_path / "report.json").read_text())["problems"] == []
+
+
+def test_verify_of_a_spoilt_build(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert main(["build", str(source), str(out), "--format", "w8a8"]) == 0
+    spoil(out, down_proj(4), 5)
+    capsys.readouterr()
+    assert main(["verify", str(source), str(out), "--card", str(tmp_path / "card.md")]) == 1
+    said = capsys.readouterr()
+    assert "layers.4.mlp.down_proj" in said.err
+    assert said.out.startswith("faulty")
+    assert "do not serve" in (tmp_path / "card.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8fnuz", "q4w4a16emb4"])
+def test_a_model_card_holds_the_report_s_figures(source: Path, tmp_path: Path, name: str) -> None:
+    out, report, text = tmp_path / "out", tmp_path / "report.json", tmp_path / "card.md"
+    assert main(["build", str(source), str(out), "--format", name]) == 0
+    assert main(["verify", str(source), str(out), "--json", str(report), "--card", str(text)]) == 0
+    found, written = json.loads(report.read_text()), text.read_text()
+    assert written.startswith(f"# {name}\n")
+    assert "do not serve" not in written
+    assert f"{found['size_bytes']:,} bytes" in written
+    assert f"{found['values']:,}" in written
+    assert all(kind in written for kind in found["kinds"])
+    assert str(tmp_path) not in written
 
 
 def test_the_module_runs_as_a_program(tmp_path: Path) -> None:

@@ -49,11 +49,9 @@ def test_compressed_tensors_takes_the_config(name: str) -> None:
     assert parsed.quantization_status == "compressed"
     assert parsed.kv_cache_scheme is None
     weights = parsed.config_groups["group_0"].weights
-    assert (weights.num_bits, weights.symmetric, weights.dynamic) == (
-        format_named(name).linears.bits,
-        True,
-        False,
-    )
+    linears = format_named(name).linears
+    assert linears is not None
+    assert (weights.num_bits, weights.symmetric, weights.dynamic) == (linears.bits, True, False)
     layouts = {scheme.compressor for scheme in format_named(name).schemes}
     assert quantization["format"] == (layouts.pop() if len(layouts) == 1 else "mixed-precision")
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,7 +91,6 @@ def test_stopped_while_publishing(
         stop(patch, output, "write_atomic", step, Stopped())
         if step == 6:
             stop(patch, Journal, "remove", 0, Stopped())
-            patch.setattr(output, "write_atomic", output.write_atomic)
         with pytest.raises(Stopped):
             build(source, out, BUILD)
     written = write_log(monkeypatch)
@@ -204,7 +204,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
 def test_a_disk_too_small_is_refused_before_the_first_byte(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(OutputNotUsable, match="GiB free"):
         build(source, tmp_path / "out", BUILD)
     assert not (tmp_path / "out" / "model-00001-of-00002.safetensors.part").exists()
