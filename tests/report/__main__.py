@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from quantkit.errors import QuantkitError
-from tests.report.write import write_report
+from tests.report.write import write_comparison, write_report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,9 +15,15 @@ def main(arguments: list[str] | None = None) -> int:
         "run", type=Path, metavar="RUN", help="a run's folder, or a folder of published figures"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; RUN itself if not given")
+    parser.add_argument(
+        "--against", metavar="RUN2", help="another run's folder, or 'baseline': show the differences"
+    )
     given = parser.parse_args(arguments)
     try:
-        print(write_report(given.run, given.out))
+        if given.against:
+            print(write_comparison(given.run, given.against, given.out))
+        else:
+            print(write_report(given.run, given.out))
     except QuantkitError as fault:
         print(fault, file=sys.stderr)
         return 2

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tests.report.answer import ranked_loads, speed
+from tests.report.fidelity import error_metric
 from tests.report.run import Build, Gap, Run
 from tests.report.tables import Column, Table
 from tests.report.words import text
@@ -105,6 +107,21 @@ def kinds(run: Run) -> Table:
     return Table(
         "kinds", caption, (Column("build"), Column("view"), *(Column(n, "error") for n in names)), rows
     )
+
+
+def tradeoff(run: Run) -> Table:
+    """What the plots of speed against fidelity and memory show, as numbers."""
+    title, error = error_metric(run)
+    columns = [Column("build"), Column(title, "error"), Column("memory", "gib")]
+    columns += [Column(f"{count} at once", "rate") for count in run.concurrencies]
+    rows = []
+    for build in run.builds:
+        means = (speed(run, build.name, ranked_loads(run, count.__eq__)) for count in run.concurrencies)
+        loaded = run.figure("serve", build.name, "boot", "loaded_gib")
+        rates = (Gap("a cell is missing") if mean is None else mean.value for mean in means)
+        rows.append((build.name, error(build), loaded, *rates))
+    caption = "Error, memory, and output tokens a second (geometric mean over the prompts' lengths) by requests at once"
+    return Table("tradeoff", caption, tuple(columns), tuple(rows) if run.grid else ())
 
 
 def quality(run: Run) -> Table:

@@ -1,9 +1,10 @@
 """Which quantized build stays nearest to its source: one on the source's grid first, then the least error. Pure."""
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.report.caveats import fit
-from tests.report.run import Build, Gap, Run
+from tests.report.run import BASE, Build, Gap, Run
 from tests.report.standing import Answer, Standing
 from tests.report.words import error, listed
 
@@ -20,6 +21,19 @@ def fidelity_figure(run: Run, build: Build) -> Any:
         if isinstance(served, Gap)
         else served
     )
+
+
+def error_metric(run: Run) -> tuple[str, Callable[[Build], Any]]:
+    """What stands for fidelity: log probabilities as served where they were measured, else the weights' error."""
+
+    def served(build: Build) -> Any:
+        found = run.figure("serve", build.name, "logprobs", "mean_abs_dlogprob")
+        return 0.0 if isinstance(found, Gap) and build.name == BASE else found
+
+    measured = [build for build in run.builds if not isinstance(served(build), Gap)]
+    if len(measured) > 1:
+        return "mean |Δ log probability| against bf16, as served", served
+    return "relative RMS error of the weights", lambda build: fidelity_figure(run, build)
 
 
 def on_grid(run: Run, build: Build) -> bool:

@@ -80,7 +80,7 @@ def sections(run: Run) -> tuple[Section, ...]:
             "tradeoff",
             "Speed against fidelity",
             "Up is faster; left is nearer to the source. A build is worth serving if none stands above and left of it.",
-            (detail.quality(run),),
+            (detail.tradeoff(run), detail.quality(run)),
             ("tradeoff", "footprint"),
         ),
         _speed(run),

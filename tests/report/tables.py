@@ -212,9 +212,15 @@ def memory(run: Run) -> Table:
     return Table("memory", caption, tuple(column for column, _ in MEMORY), rows)
 
 
+OUTCOMES = ("failed", "not_run", "infeasible")  # in the order in which they matter
+
+
 def troubles(run: Run) -> Table:
-    """Everything that failed, is infeasible or was not run, and why."""
+    """Everything that failed, was not run or is infeasible, and why; failures first."""
     out = disqualified(run)
+    ended = sorted(
+        (row for row in run.record.rows if row.outcome != "ok"), key=lambda r: OUTCOMES.index(r.outcome)
+    )
     rows = tuple(
         (
             row.build or "–",
@@ -222,10 +228,9 @@ def troubles(run: Run) -> Table:
             row.outcome.replace("_", " "),
             row.reason or "no reason recorded",
         )
-        for row in run.record.rows
-        if row.outcome != "ok"
+        for row in ended
     )
-    caption = "What failed, cannot exist or was not run, and why"
+    caption = "What failed, was not run or cannot exist, and why"
     note = f"; {len(out)} of {len(run.builds)} builds may not be picked" if out else ""
     columns = (Column("build"), Column("item"), Column("outcome"), Column("reason"))
     return Table("troubles", caption + note, columns, rows)

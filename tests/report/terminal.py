@@ -97,12 +97,16 @@ def _answer_lines(answer: Answer) -> list[str]:
 
 
 def _trouble_lines(run: Run, most: int = 20) -> list[str]:
+    """What failed or was not run; what cannot exist is only counted."""
     rows = troubles(run).rows
+    told = [row for row in rows if row[2] != "infeasible"]
     lines = [
-        _cut(_plain(f"{outcome}: {build} {item}: {reason}"), WIDTH) for build, item, outcome, reason in rows
+        _cut(_plain(f"{outcome}: {build} {item}: {reason}"), WIDTH) for build, item, outcome, reason in told
     ]
     if len(lines) > most:
         lines = [*lines[:most], f"and {len(lines) - most} more: see report.md"]
+    if len(told) < len(rows):
+        lines.append(f"{len(rows) - len(told)} items cannot exist here: see report.md")
     return lines
 
 

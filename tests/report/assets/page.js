@@ -24,7 +24,7 @@ function labels(spec, values) {
   const layer = (spec.layer ?? [spec])[0].encoding ?? {};
   const y = layer.y ?? spec.encoding?.y;
   if (y.type === "quantitative") return 48;
-  return 25 + 7.2 * Math.max(4, ...values.map((row) => String(row[y.field]).length));
+  return 36 + 7.2 * Math.max(4, ...values.map((row) => String(row[y.field]).length));
 }
 
 // A specification for the room there is, without the builds that are hidden.

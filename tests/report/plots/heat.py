@@ -54,14 +54,12 @@ def heat(run: Run) -> Spec | None:
     y = field("build", "nominal", sort=order(run), title=None, axis={"domain": False, "ticks": False})
     tooltip = [field(name, "nominal") for name in ("build", "load", "said")]
     tile = {"type": "rect", "cornerRadius": 5, "stroke": "var(--paper)", "strokeWidth": 2}
+    word = {"type": "text", "fontSize": 12, "aria": False}
     layers = [
-        {"mark": tile, "encoding": {"color": _step("heat"), "tooltip": tooltip}},
-        {
-            "mark": {"type": "text", "fontSize": 12},
-            "encoding": {"text": field("word", "nominal"), "color": _step("heat-ink")},
-        },
+        {"mark": tile, "encoding": {"color": _step("heat")}},
+        {"mark": word, "encoding": {"text": field("word", "nominal"), "color": _step("heat-ink")}},
     ]
-    rest = {"layer": layers, "encoding": {"x": x, "y": y}, "height": {"step": 30}}
+    rest = {"layer": layers, "encoding": {"x": x, "y": y, "tooltip": tooltip}, "height": {"step": 30}}
     return spec_of(
         rows,
         "Heat map of output tokens a second over bf16's, a row a build, a column a load",

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.report.answer import ranked_loads, speed
-from tests.report.fidelity import fidelity_figure
+from tests.report.fidelity import error_metric
 from tests.report.plots.parts import Spec, colour, field, shape, spec_of, style
-from tests.report.run import BASE, Build, Gap, Run
+from tests.report.run import Build, Gap, Run
 from tests.report.words import gib, rate
 
 NEAR = (0.35, 0.06)  # points this close, of the panel's width and height, share one label
@@ -66,7 +66,15 @@ def _speed_points(
 
 def _labels(x: Spec, y: Spec) -> Spec:
     return {
-        "mark": {"type": "text", "lineBreak": "\n", "fontWeight": 600, "align": "left", "dx": 9, "dy": 4},
+        "mark": {
+            "type": "text",
+            "aria": False,
+            "lineBreak": "\n",
+            "fontWeight": 600,
+            "align": "left",
+            "dx": 9,
+            "dy": 4,
+        },
         "encoding": {"x": x, "y": y, "text": field("label", "nominal")},
     }
 
@@ -86,7 +94,7 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
         "encoding": {"x": x, "y": y, "tooltip": tooltip, **look},
     }
     bars = {
-        "mark": {"type": "rule", "strokeWidth": 1.5},
+        "mark": {"type": "rule", "strokeWidth": 1.5, "aria": False},
         "encoding": {
             "x": x,
             "y": field("low", title=None),
@@ -100,19 +108,6 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
     return spec_of(
         points, description, facet=facet, spec=view, columns=3, resolve={"scale": {"y": "independent"}}
     )
-
-
-def error_metric(run: Run) -> tuple[str, Callable[[Build], Any]]:
-    """What stands for fidelity: log probabilities as served where they were measured, else the weights' error."""
-
-    def served(build: Build) -> Any:
-        found = run.figure("serve", build.name, "logprobs", "mean_abs_dlogprob")
-        return 0.0 if isinstance(found, Gap) and build.name == BASE else found
-
-    measured = [build for build in run.builds if not isinstance(served(build), Gap)]
-    if len(measured) > 1:
-        return "mean |Δ log probability| against bf16, as served", served
-    return "relative RMS error of the weights", lambda build: fidelity_figure(run, build)
 
 
 def tradeoff(run: Run) -> Spec | None:
