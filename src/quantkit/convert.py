@@ -19,7 +19,7 @@ from quantkit.errors import NotEligible, OffGrid
 from quantkit.finished import check_hash, read_finished
 from quantkit.formats import Format
 from quantkit.journal import JOURNAL
-from quantkit.output import Output, check_space, prepare_folder
+from quantkit.output import Output, prepare_folder
 from quantkit.plan import Plan, make_plan
 from quantkit.provenance import PROVENANCE, Findings, findings, identity, provenance
 from quantkit.scan import hash_source, off_grid_linears
@@ -127,7 +127,7 @@ def build(
         config = json_bytes(build_config(plan, reader.config))
         facts = identity(plan, reader.config, off_grid)
         donor = stack.enter_context(closing(Donor(on, plan))) if on else None
-        if prepare_folder(reader.root, out):
+        if prepare_folder(reader.root, out, plan.file_bytes):
             recorded = read_finished(out, plan.shards, config, facts)
             check_hash(out, recorded, hash_source(reader, plan, workers))
             return _summary(plan, out, recorded)
@@ -142,7 +142,6 @@ def _carry_out(builder: Builder, facts: dict[str, Any], config: bytes, workers: 
     output = builder.output
     try:
         twins = builder.donor.twins(output.shards) if builder.donor else {}
-        check_space(output.folder, builder.plan.file_bytes)
         output.prepare(twins)
         for_each(builder.blocks, workers, builder.workspace, builder.carry_out)
         recorded = provenance(facts, builder.records())

@@ -16,35 +16,40 @@ from quantkit.provenance import PROVENANCE
 from quantkit.writer import PART, Shard, ShardFile, Stored, index_bytes, named_write_errors, write_atomic
 
 
-def prepare_folder(source: Path, out: Path) -> bool:
+def prepare_folder(source: Path, out: Path, needed_bytes: int) -> bool:
     """Make the output folder; True where it holds a whole build that may be this one.
 
     Raises
     ------
     OutputNotUsable
-        Where it is the source, no folder, cannot be written, or holds other files.
+        Where it is the source, no folder, cannot be written, holds other files, or its disk is too small.
     """
     if out.resolve() == source.resolve():
         raise OutputNotUsable(f"output {out}", got="the source itself", expected="another folder")
     if out.exists() and not out.is_dir():
         raise OutputNotUsable(f"output {out}", got="a file", expected="a new or empty folder")
     with named_write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in out.iterdir()}
-    if not names or JOURNAL in names:
-        return False
-    if {CONFIG, PROVENANCE} <= names:
+        names = {path.name for path in out.iterdir()} if out.exists() else set()
+    if {CONFIG, PROVENANCE} <= names and JOURNAL not in names:
         return True
-    hint = "choose a new folder; nothing was touched"
-    raise OutputNotUsable(
-        f"output {out}", got=f"{len(names)} other files", expected="an empty folder", hint=hint
-    )
+    if names and JOURNAL not in names:
+        hint = "choose a new folder; nothing was touched"
+        raise OutputNotUsable(
+            f"output {out}", got=f"{len(names)} other files", expected="an empty folder", hint=hint
+        )
+    _check_space(out, needed_bytes)
+    with named_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    return False
 
 
-def check_space(out: Path, needed_bytes: int) -> None:
-    """Refuse before the first byte what cannot fit."""
-    free = shutil.disk_usage(out).free + sum(p.stat().st_blocks * 512 for p in out.glob(f"*{PART}"))
-    if free < needed_bytes:
+def _check_space(out: Path, needed_bytes: int) -> None:
+    """Refuse before the first byte what cannot fit; what an earlier call wrote counts."""
+    with named_write_errors(out):
+        disk = next(path for path in (out.absolute(), *out.absolute().parents) if path.is_dir())
+        free = shutil.disk_usage(disk).free
+        begun = sum(path.stat().st_blocks * 512 for path in out.glob("model-*"))
+    if free + begun < needed_bytes:
         raise OutputNotUsable(
             f"disk of {out}", got=f"{free / 2**30:.2f} GiB free", expected=f"{needed_bytes / 2**30:.2f} GiB"
         )
