@@ -16,6 +16,7 @@ from quantkit.errors import BadRecord
 from tests.support.gate import Baseline, Expected
 
 SCHEMA_VERSION = 1
+REGEN = "entries as --force-regen writes them"
 ROOT = Path(__file__).parents[2] / "baselines"
 ENTRY_FIELDS = {"key", "provisional", "date", "commit", "accepted", "runs", "cells"}
 CELL_FIELDS = {"boots", "ratios", "ttft_s", "tpot_s", "tok_per_s", "ratio_bf16", "cv_within", "cv_between"}
@@ -100,9 +101,7 @@ def read_entries(path: Path) -> list[Entry]:
             raise BadRecord(f"schema of {path}", got=given["schema_version"], expected=SCHEMA_VERSION)
         entries = [_entry(path, each) for each in given["entries"]]
     except (ValueError, KeyError, TypeError) as wrong:
-        raise BadRecord(
-            f"baseline {path}", got=repr(wrong), expected="entries as --force-regen writes"
-        ) from None
+        raise BadRecord(f"baseline {path}", got=repr(wrong), expected=REGEN) from None
     keys = [json.dumps(entry.key, sort_keys=True) for entry in entries]
     if len(set(keys)) != len(keys):
         raise BadRecord(f"baseline {path}", got="two entries of one key", expected="one")
@@ -119,6 +118,11 @@ def _entry(path: Path, given: Mapping[str, Any]) -> Entry:
         if not numbers["boots"] or not all(numbers["boots"]):
             raise BadRecord(f"cell {cell} of {path}", got="no repeats", expected="at least one a boot")
     cells = {cell: expected_of(numbers) for cell, numbers in given["cells"].items()}
+    for cell, expected in cells.items():
+        if any(given["cells"][cell][name] != value for name, value in shown_of(expected).items()):
+            raise BadRecord(
+                f"cell {cell} of {path}", got="figures that its values do not give", expected=REGEN
+            )
     times = {
         cell: {name: numbers[name] for name in ("ttft_s", "tpot_s")}
         for cell, numbers in given["cells"].items()
@@ -130,6 +134,16 @@ def _entry(path: Path, given: Mapping[str, Any]) -> Entry:
 def expected_of(numbers: Mapping[str, Any]) -> Expected:
     """A cell of a file as the gate compares with it."""
     return Expected(tuple(map(tuple, numbers["boots"])), tuple(numbers["ratios"]))
+
+
+def shown_of(expected: Expected) -> dict[str, float | None]:
+    """The figures a person compares first, all of them made from the values."""
+    return {
+        "tok_per_s": expected.tok_per_s,
+        "ratio_bf16": expected.ratio,
+        "cv_within": expected.cv_within,
+        "cv_between": expected.cv_between,
+    }
 
 
 def _only(path: Path, what: str, given: Mapping[str, Any], fields: set[str]) -> None:
@@ -169,10 +183,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
     """An entry as it stands in the file, with the figures a person compares first."""
     cells = {
         cell: {
-            "tok_per_s": expected.tok_per_s,
-            "ratio_bf16": expected.ratio,
-            "cv_within": expected.cv_within,
-            "cv_between": expected.cv_between,
+            **shown_of(expected),
             "boots": [list(boot) for boot in expected.boots],
             "ratios": list(expected.ratios),
             **{name: list(values) for name, values in entry.times[cell].items()},

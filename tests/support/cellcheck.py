@@ -6,11 +6,13 @@ Pure: judges what was measured, never how fast it was. Imported by the sweep and
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantkit.errors import QuantkitError
-from tests.support.load import Measured
 from tests.support.summary import grown
+
+if TYPE_CHECKING:
+    from tests.support.load import Measured  # which brings aiohttp; the gate reads figures without it
 
 PREFIX_HIT_LIMIT = 0.01  # chance hits of random prompts are far below; a shared prompt is far above
 LAG_OVER_TPOT_LIMIT = 0.05  # a late stamp of 5 % of a token's time would show in TPOT
@@ -37,7 +39,7 @@ class Problem:
         return f"{self.kind}: {self.text}"
 
 
-def _answers(measured: Measured, _: Numbers) -> str:
+def _answers(measured: "Measured", _: Numbers) -> str:
     wanted = measured.cell
     wrong = [
         problem
@@ -51,7 +53,7 @@ def _answers(measured: Measured, _: Numbers) -> str:
     return ""
 
 
-def _prefix_hits(_: Measured, numbers: Numbers) -> str:
+def _prefix_hits(_: "Measured", numbers: Numbers) -> str:
     share = numbers["prefix_hit_share"]
     if share is None:
         return "the server does not count prefix-cache hits"
@@ -62,7 +64,7 @@ def _prefix_hits(_: Measured, numbers: Numbers) -> str:
     )
 
 
-def _concurrency(measured: Measured, numbers: Numbers) -> str:
+def _concurrency(measured: "Measured", numbers: Numbers) -> str:
     running, waiting = numbers["most_running"], numbers["most_waiting"]
     if running is None:
         return f"never were {measured.cell.concurrency} requests streaming at once"
@@ -71,7 +73,7 @@ def _concurrency(measured: Measured, numbers: Numbers) -> str:
     return "" if waiting == 0 else f"{waiting:g} requests waited in the server while all should run"
 
 
-def _server_counts(measured: Measured, numbers: Numbers) -> str:
+def _server_counts(measured: "Measured", numbers: Numbers) -> str:
     made = grown(measured.before, measured.after, GENERATED)
     if made is None:
         return "the server's own count of tokens is missing: it died, or is another one"
@@ -82,7 +84,7 @@ def _server_counts(measured: Measured, numbers: Numbers) -> str:
     return f"{preempted:g} requests were preempted: the KV cache is too small" if preempted else ""
 
 
-def _figures(_: Measured, numbers: Numbers) -> str:
+def _figures(_: "Measured", numbers: Numbers) -> str:
     bad = [
         name
         for name in FIGURES
@@ -91,7 +93,7 @@ def _figures(_: Measured, numbers: Numbers) -> str:
     return "" if not bad else f"{bad[0]} is {numbers[bad[0]]}, expected a finite positive number"
 
 
-def _client(_: Measured, numbers: Numbers) -> str:
+def _client(_: "Measured", numbers: Numbers) -> str:
     lag, tpot, share = numbers["lag_p99_s"], numbers["tpot_s"], numbers["client_cpu_share"]
     if not share <= CPU_SHARE_LIMIT:
         return f"used {share:.0%} of a core, expected under {CPU_SHARE_LIMIT:.0%} {ADVICE}"
@@ -104,7 +106,7 @@ def _client(_: Measured, numbers: Numbers) -> str:
 ADVICE = "(give the client cores of its own, for instance by taskset, or stop what else runs)"
 
 # In the order in which causes come before their consequences: the first that speaks is the reason given.
-CHECKS: tuple[tuple[str, Callable[[Measured, Numbers], str]], ...] = (
+CHECKS: tuple[tuple[str, Callable[["Measured", Numbers], str]], ...] = (
     ("answers", _answers),
     ("server counts", _server_counts),
     ("prefix cache", _prefix_hits),
@@ -114,13 +116,13 @@ CHECKS: tuple[tuple[str, Callable[[Measured, Numbers], str]], ...] = (
 )
 
 
-def problems(measured: Measured, numbers: Numbers) -> list[Problem]:
+def problems(measured: "Measured", numbers: Numbers) -> list[Problem]:
     """Everything that keeps this repeat from being a number, causes first."""
     found = ((kind, check(measured, numbers)) for kind, check in CHECKS)
     return [Problem(kind, text) for kind, text in found if text]
 
 
-def judged(measured: Measured, numbers: Numbers, shares_cores: bool) -> list[str]:
+def judged(measured: "Measured", numbers: Numbers, shares_cores: bool) -> list[str]:
     """What is to be said of a good repeat.
 
     Parameters

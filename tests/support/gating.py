@@ -146,11 +146,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _judge(config: pytest.Config, settings: Settings, judged: Judged) -> None:
     ledger = config.stash[LEDGER]
-    enforced = settings.machine.engine == "docker"  # a local process shares its cores with the client
-    public = published_tok_per_s(settings.machine.name)
+    enforced = not settings.machine.advisory_speed
+    public = published_tok_per_s(settings.machine.name, ROOT)
     swept, key = cell_rows(ledger.rows.values()), key_of(ledger.header)
     baselines = {
-        build: baseline_for(read_entries(path_of(settings.machine.name, build)), key) for build in swept
+        build: baseline_for(read_entries(path_of(settings.machine.name, build, ROOT)), key) for build in swept
     }
     boot_sd = _boot_sd([baseline for baseline in baselines.values() if baseline])
     for build, rows in swept.items():

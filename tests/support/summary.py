@@ -5,12 +5,14 @@ Pure: knows no server and no verdict. The definitions of TTFT and TPOT are in `s
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.support.load import Measured
 from tests.support.stats import cv
 from tests.support.stream import Answer
 from tests.support.watch import Metrics
+
+if TYPE_CHECKING:
+    from tests.support.load import Measured  # which brings aiohttp; the gate reads figures without it
 
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 
@@ -60,7 +62,7 @@ def prefix_hit_share(before: Metrics, after: Metrics) -> float | None:
     return hits / queries if queries else 0.0
 
 
-def repeat_numbers(measured: Measured) -> dict[str, Any]:
+def repeat_numbers(measured: "Measured") -> dict[str, Any]:
     """One repeat of a cell as numbers: seconds, tokens a second, shares; None where there is no figure."""
     answers, client = measured.answers, measured.client
     return {
@@ -111,7 +113,7 @@ MEDIANS = ("tok_per_s", "steady_tok_per_s", "ttft_s", "tpot_s")
 WORST = ("client_cpu_share", "lag_p99_s", "prefix_hit_share")
 
 
-def request_rows(measured: Measured) -> list[dict[str, Any]]:
+def request_rows(measured: "Measured") -> list[dict[str, Any]]:
     """One row a request, times in seconds since the first was sent."""
     begun_s = min((answer.sent_s for answer in measured.answers), default=0.0)
     return [

@@ -89,7 +89,7 @@ def measure_cell(settings: Settings, run_dir: Path, nonce: str) -> Measure:
         )
         server.alive()
         numbers = repeat_numbers(measured)
-        return {**numbers, "advisory": judged(measured, numbers, settings.machine.engine == "process")}
+        return {**numbers, "advisory": judged(measured, numbers, settings.machine.advisory_speed)}
 
     return measure_one
 

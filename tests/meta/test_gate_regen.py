@@ -1,0 +1,195 @@
+"""--force-regen: what it writes, and every reason for which it writes nothing."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quantkit.errors import BadRecord
+from tests.support.baseline import (
+    Entry,
+    baseline_for,
+    key_of,
+    path_of,
+    published_tok_per_s,
+    read_entries,
+    write_all,
+)
+from tests.support.miniatures.sweep_runs import HEADER, Figures, finished_run
+from tests.support.record import Record, Row
+from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
+
+GOOD: Figures = {"bf16": {"1x128": (100.0, 101.0, 99.0)}, "fp8": {"1x128": (80.0, 80.5, 79.5)}}
+WORSE: Figures = {"bf16": {"1x128": (100.0, 101.0, 99.0)}, "fp8": {"1x128": (60.0, 60.5, 59.5)}}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of baselines that is empty."""
+    return tmp_path / "baselines"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Callable[..., dict[str, Record]]:
+    """Gives records of finished runs of these figures, one each."""
+
+    def make(*figures: Figures) -> dict[str, Record]:
+        count = len(list(tmp_path.glob("run*")))
+        names = [f"run{count + index}" for index in range(len(figures))]
+        return {name: finished_run(tmp_path / name, each) for name, each in zip(names, figures, strict=True)}
+
+    return make
+
+
+def write(records: dict[str, Record], root: Path, accepted: str = "") -> list[str]:
+    """What --force-regen does with these runs; the changes as it prints them."""
+    files, changes = planned_files("cpu", new_entries(records, accepted), root)
+    write_all(files)
+    return [str(change) for change in changes]
+
+
+def entry(root: Path, build: str = "fp8") -> Entry:
+    """The one entry of a build."""
+    (found,) = read_entries(path_of("cpu", build, root))
+    return found
+
+
+def test_three_boots_are_a_baseline_with_every_value(
+    runs: Callable[..., dict[str, Record]], root: Path
+) -> None:
+    told = write(runs(GOOD, GOOD, GOOD), root)
+    assert told == ["bf16 1x128: old none, new 100.00", "fp8 1x128: old none, new 80.00"]
+    found = entry(root)
+    assert (found.provisional, found.accepted, found.commit) == (False, "", "0123abc")
+    assert found.cells["1x128"].boots == ((80.0, 80.5, 79.5),) * 3
+    assert found.cells["1x128"].ratios == (0.8, 0.8, 0.8)
+    assert [run["run"] for run in found.runs] == ["run0", "run1", "run2"]
+    baseline = baseline_for([found], key_of(HEADER))
+    assert baseline is not None
+    assert (baseline.differs, set(baseline.cells)) == ("", {"1x128"})
+
+
+def test_fewer_boots_or_repeats_are_provisional(runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    write(runs(GOOD, GOOD), root)
+    assert entry(root).provisional
+    short = {"fp8": {"1x128": (80.0, 81.0)}}
+    write(runs(short, short, short), root / "other")
+    assert entry(root / "other").provisional
+
+
+def test_worse_is_refused_until_a_reason_is_given(runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    write(runs(GOOD), root)
+    before = path_of("cpu", "fp8", root).read_bytes()
+    with pytest.raises(RegenRefused, match=r"fp8 1x128: old 80.00, new 60.00, ratio 0.750 WORSE"):
+        write(runs(WORSE), root)
+    assert path_of("cpu", "fp8", root).read_bytes() == before
+    told = write(runs(WORSE), root, accepted="the new kernel is slower and exact")
+    assert told[1].endswith("ratio 0.750 WORSE")
+    assert entry(root).accepted == "the new kernel is slower and exact"
+
+
+def test_a_cell_that_is_gone_is_refused(runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    both: Figures = {"fp8": {"1x128": (80.0, 80.0, 80.0), "8x128": (90.0, 90.0, 90.0)}}
+    write(runs(both), root)
+    with pytest.raises(RegenRefused, match="fp8 8x128, got no such cell"):
+        write(runs(GOOD), root)
+
+
+def test_another_key_is_another_entry(runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    write(runs(GOOD), root)
+    header = deepcopy(HEADER)
+    header["settings"]["image"] = "engine@sha256:1"
+    (record,) = runs(WORSE).values()
+    write({"later": replace(record, header={**record.header, "settings": header["settings"]})}, root)
+    entries = read_entries(path_of("cpu", "fp8", root))
+    assert [each.key["image"] for each in entries] == ["engine@sha256:0", "engine@sha256:1"]
+    nearest = baseline_for(entries, {**entries[0].key, "driver": "6.2"})
+    assert nearest is not None
+    assert nearest.differs == "driver: 6.1 then, 6.2 now"
+
+
+REFUSED: dict[str, tuple[Figures, str]] = {
+    "a repeat that varies": ({**GOOD, "fp8": {"1x128": (80.0, 120.0, 50.0)}}, "cv of fp8 1x128"),
+    "zero": ({**GOOD, "fp8": {"1x128": (0.0, 0.0, 0.0)}}, "tok_per_s of fp8 1x128"),
+    "another grid": (
+        {**GOOD, "fp8": {"8x128": (80.0, 80.0, 80.0)}},
+        "expected a cell that ended ok in every run",
+    ),
+    "no cell at all": ({}, "no sweep cell"),
+}
+
+
+@pytest.mark.parametrize(("figures", "reason"), REFUSED.values(), ids=REFUSED)
+def test_refused(figures: Figures, reason: str, runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    good = runs(GOOD) if figures else {}
+    with pytest.raises(RegenRefused, match=reason):
+        write({**good, **runs(figures)}, root)
+    assert not root.exists()
+
+
+def test_a_failed_cell_and_other_machines_are_refused(runs: Callable[..., dict[str, Record]]) -> None:
+    (record,) = runs(GOOD).values()
+    failed = replace(record, rows=(Row("sweep", "fp8", "1x128", "failed", "no usage"),))
+    with pytest.raises(RegenRefused, match="failed: no usage"):
+        new_entries({"a": failed}, "")
+    facts = {**record.header["facts"], "gpus": [{**record.header["facts"]["gpus"][0], "driver": "6.2"}]}
+    other = replace(record, header={**record.header, "facts": facts})
+    with pytest.raises(RegenRefused, match=r"driver: 6.1 then, 6.2 now"):
+        new_entries({"a": record, "b": other}, "")
+
+
+@pytest.mark.parametrize("ci", ["1", "true", "yes"])
+def test_refused_where_nobody_looks(ci: str) -> None:
+    with pytest.raises(RegenRefused, match="in CI"):
+        refuse_here({"CI": ci}, workers=False)
+    with pytest.raises(RegenRefused, match="under xdist"):
+        refuse_here({}, workers=True)
+    refuse_here({"CI": "false"}, workers=False)
+
+
+DAMAGE = {
+    "NaN": ("99.0", "NaN"),
+    "negative": ("99.0", "-1.0"),
+    "NaN in the figure shown": ("100.0", "NaN"),
+    "a value that was edited": ("100.0", "100.5"),
+    "a list where there is none": ("99.0", "[]"),
+    "no JSON": ("{", "["),
+    "an unknown field": ('"ratios"', '"ratioes"'),
+    "another schema": ('"schema_version": 1', '"schema_version": 2'),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_baseline_is_refused(
+    old: str, new: str, runs: Callable[..., dict[str, Record]], root: Path
+) -> None:
+    write(runs(GOOD), root)
+    path = path_of("cpu", "bf16", root)
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(BadRecord):
+        read_entries(path)
+
+
+def test_all_files_or_none(
+    runs: Callable[..., dict[str, Record]], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, _ = planned_files("cpu", new_entries(runs(GOOD), ""), root)
+    calls = []
+
+    def fails_at_the_second(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError("disk full")
+
+    monkeypatch.setattr("tests.support.baseline.os.fsync", fails_at_the_second)
+    with pytest.raises(OSError, match="disk full"):
+        write_all(files)
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_published_figures_are_found_by_cell() -> None:
+    published = published_tok_per_s("mi300x")
+    assert published["bf16", "1x128"] == pytest.approx(343.44)
+    assert published_tok_per_s("cpu") == {}
