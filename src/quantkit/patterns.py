@@ -12,6 +12,7 @@ from math import comb
 from quantkit.errors import BadHeader
 
 REGEX = "re:"
+CLASS_NAMES = frozenset({"Linear", "Embedding", "LMHead", "VocabParallelEmbedding", "ParallelLMHead"})
 MAX_PATTERN = 512
 MAX_COST = (
     1_000_000  # steps of all patterns together for one name of 64 characters; some tens of milliseconds
@@ -64,8 +65,8 @@ class Patterns:
         return found
 
     def classes(self, class_name: str) -> frozenset[str]:
-        """Targets without a dot that are part of a class name, as engines match ``Linear``."""
-        return frozenset(name for name in self.names if name and "." not in name and name in class_name)
+        """Class names that are part of an engine's, as ``Linear`` is of ``RowParallelLinear``."""
+        return frozenset(name for name in self.names & CLASS_NAMES if name in class_name)
 
 
 def parse_patterns(targets: Iterable[object], where: str) -> Patterns:

@@ -155,18 +155,23 @@ def _judge_names(module: Module, patterns: Patterns) -> Iterator[Finding]:
 
 
 def _judge_ignore(modules: Sequence[Module], ignore: Patterns, foreign: bool) -> Iterator[Finding]:
-    """Each entry must name something that is left dense; the tied head is, though it has no tensor."""
+    """Each entry must name something that is left dense; the tied head is, though it has no tensor.
+
+    Others' builds carry towers that no inventory of a text model lists, and may leave the tied head to the
+    engine, which finds no group for it.
+    """
+    if foreign:
+        return
     dense = [names_of(module.name) for module in modules if module.scheme is None]
     if not any(module.name == LM_HEAD for module in modules):
         dense.append((LM_HEAD,))
-    used: set[str] = set()
-    for names in dense:
-        used |= ignore.matching(names)
+        if not ignore.matching([LM_HEAD]):
+            yield Finding("config_dense_not_ignored", LM_HEAD)
+    used = frozenset().union(*(ignore.matching(names) for names in dense))
     entries = {*ignore.names, *(text for text, _ in ignore.expressions)}
-    if not foreign:  # others' builds carry towers that no inventory of a text model lists
-        yield from (
-            Finding("config_ignore_empty", f"{SECTION}.ignore", entry) for entry in sorted(entries - used)
-        )
+    yield from (
+        Finding("config_ignore_empty", f"{SECTION}.ignore", _short(entry)) for entry in sorted(entries - used)
+    )
 
 
 def _unknown_keys(section: Mapping[str, Any], groups: Mapping[str, Any], foreign: bool) -> Iterator[Finding]:

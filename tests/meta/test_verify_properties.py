@@ -50,6 +50,9 @@ BENIGN_DROPS = {  # (parent, field): value whose absence means the same
 }
 
 
+SAME_COVER = ("Linear", "re:.*")  # where all is quantized alike, a wider target covers the same modules
+
+
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy source and a build of each format."""
@@ -187,6 +190,8 @@ def test_no_changed_field_of_the_config_is_called_good(
     paths = leaves(config)
     path_in_config = paths[which % len(paths)]
     if how == "drop" and is_benign_drop(config, path_in_config):
+        return
+    if "targets" in path_in_config and value in SAME_COVER:
         return
     *parents, last = path_in_config
     holder = config
