@@ -4,7 +4,9 @@ Imports the workshop; no other suite. No test here runs a product itself.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,15 +48,36 @@ def timing(machine: Machine, settings: Settings) -> Timing:
     return timing_for(machine, settings.grid)
 
 
+def teller(config: pytest.Config, nth: int, processes: int) -> Callable[[dict[str, Any]], None]:
+    """Shows on the terminal, where there is one, which cell of which process has just ended."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+    def tell(line: dict[str, Any]) -> None:
+        if reporter and line["kind"] == "token":
+            reporter.ensure_newline()
+            reporter.write_line(
+                f"   process {nth} of {processes}: {line['backend']} at {line['rows']} rows timed"
+            )
+
+    return tell
+
+
 @pytest.fixture(scope="session")
-def timed(machine: Machine, settings: Settings, run_dir: Path, token: Token, timing: Timing) -> Timed:
+def timed(
+    pytestconfig: pytest.Config,
+    machine: Machine,
+    settings: Settings,
+    run_dir: Path,
+    token: Token,
+    timing: Timing,
+) -> Timed:
     """Every product, timed by fresh processes one after the other; those of a resumed run are read again."""
     plan = plan_for(machine, token, settings.rows, timing)
-    program = bundle(run_dir / "gemm" / "program.pyz")
-    argv = command(machine, settings.image, program, plan)
     folder = run_dir / "gemm"
-    processes = (
-        run_program(argv, plan, folder / f"{machine.name}-{nth}.jsonl", PROCESS_DEADLINE_S)
-        for nth in range(1, timing.processes + 1)
-    )
-    return Timed(plan, tuple(map(tuple, processes)))
+    argv = command(machine, settings.image, bundle(folder / "program.pyz"), plan)
+    processes = []
+    for nth in range(1, timing.processes + 1):
+        kept = folder / f"{machine.name}-{nth}.jsonl"
+        tell = teller(pytestconfig, nth, timing.processes)
+        processes.append(tuple(run_program(argv, plan, kept, PROCESS_DEADLINE_S, tell)))
+    return Timed(plan, tuple(processes))

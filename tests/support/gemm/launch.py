@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import zipapp
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,14 @@ def kept_lines(path: Path, plan: Line) -> list[Line] | None:
     return lines[1:] if same and lines[-1]["kind"] == "end" else None
 
 
-def run_program(argv: Sequence[str], plan: Line, path: Path, deadline_s: float) -> list[Line]:
-    """Run the program, keeping its lines at `path` as they come.
+def run_program(
+    argv: Sequence[str],
+    plan: Line,
+    path: Path,
+    deadline_s: float,
+    tell: Callable[[Line], None] = lambda line: None,
+) -> list[Line]:
+    """Run the program, keeping its lines at `path` as they come, and telling each to who waits.
 
     Raises
     ------
@@ -107,6 +113,7 @@ def run_program(argv: Sequence[str], plan: Line, path: Path, deadline_s: float) 
                     out.write(text)
                     out.flush()
                     lines.append(json.loads(text))
+                    tell(lines[-1])
             except BaseException:
                 program.terminate()
                 raise

@@ -38,14 +38,15 @@ def _lines(plan: Line, device: Cpu) -> Iterator[Line]:
         bench = Bench(plan, device, backend)
         yield bench.control()
         for rows in plan["rows"]:
-            before = _median(anchor, ANCHOR_SAMPLES)
+            before = _steady(anchor, device)
             yield from bench.cell(rows)
-            after = _median(anchor, ANCHOR_SAMPLES)
+            after = _steady(anchor, device)
             yield {"kind": "drift", "backend": backend, "rows": rows, "before_s": before, "after_s": after}
 
 
-def _median(sample: Sample, times: int) -> float:
-    return statistics.median(sample() for _ in range(times))
+def _steady(anchor: Sample, device: Cpu) -> float:
+    device.settle(anchor)
+    return statistics.median(anchor() for _ in range(ANCHOR_SAMPLES))
 
 
 def _copy(plan: Line, device: Cpu) -> Line:
@@ -70,9 +71,7 @@ def _anchor(plan: Line, device: Cpu) -> Sample:
     at = plan["shapes"][len(plan["shapes"]) // 2]
     weights = device.weights("bf16", at["n"], at["k"], 1, plan["span_bytes"])
     item = device.product("bf16", 1, weights)
-    sample = device.timer([partial(item, turn) for turn in range(len(weights.copies))], False)
-    device.settle(sample)
-    return sample
+    return device.timer([partial(item, turn) for turn in range(len(weights.copies))], False)
 
 
 class Bench:
@@ -101,7 +100,9 @@ class Bench:
                 line, item = self._timed(shape, rows, self.plan["span_bytes"])
             if line["outcome"] == "ok":
                 spent += line["first_s"] + sum(line["seconds"])
-                pace = min(line["first_s"], *line["seconds"]) / size  # a sample that was interrupted predicts nothing
+                pace = (
+                    min(line["first_s"], *line["seconds"]) / size
+                )  # a sample that was interrupted predicts nothing
                 token[shape["name"]] = (item, pace * size)
             yield {"kind": "cell", "backend": self.backend, "rows": rows, "shape": shape["name"], **line}
         yield {"kind": "token", "backend": self.backend, "rows": rows, **self._token(token)}

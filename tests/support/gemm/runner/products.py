@@ -135,7 +135,8 @@ def _coded_weight(
     backend: str, n: int, k: int, columns: torch.Tensor, device: torch.device
 ) -> tuple[Operand, torch.Tensor]:
     codes = random_codes((n, k), FORMS[backend], device)
-    sample = codes[columns.to(device)].float().cpu()
+    raw = codes.view(torch.int8 if codes.itemsize == 1 else torch.int16)  # not every device indexes fp8
+    sample = raw[columns.to(device)].cpu().view(codes.dtype).float()
     if not backend.startswith("fp8"):
         return (codes,), sample
     scale = random_scales((1, n), device).float()
@@ -180,7 +181,7 @@ def check(item: Product) -> tuple[float, float]:
     begin = time.perf_counter()
     got = item(len(item.weights.copies) - 1)
     first_s = time.perf_counter() - begin
-    x = item.x[0].float().cpu().double()
+    x = item.x[0].cpu().float().double()
     if len(item.x) > 1:
         x = x * item.x[1].cpu().double()
     chosen = got[:, item.weights.columns.to(got.device)].cpu()
