@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from tests.report.__main__ import main
 from tests.report.answer import answers
 from tests.report.csv import cells_csv
 from tests.report.markdown import markdown
+from tests.report.repeat import commands
 from tests.report.run import Run
 from tests.report.sections import sections
 from tests.report.summary import SCHEMA, summary, summary_json
 from tests.report.terminal import WIDTH, blocks, table, wants_colour
 from tests.report.write import write_report
+from tests.support.options import OPTIONS
 from tests.support.record import Record, write_record
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "mi300x" / "published"
@@ -252,3 +255,21 @@ def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.Captu
 def test_published_figures_make_a_report_too(tmp_path: Path) -> None:
     page = write_report(PUBLISHED, tmp_path)
     assert "published figures, not measured here" in page.read_text(encoding="utf-8")
+
+
+def test_the_commands_that_repeat_a_run_have_options_that_there_are() -> None:
+    settings = {
+        "grid": "article",
+        "rows": [1, 8],
+        "image": "r@sha256:0",
+        "engine_args": ["--a b"],
+        "engine_env": {"X": "1"},
+    }
+    record = made_up_record(["bf16", "fp8"], settings=settings, bf16_source_hash="beef")
+    words = shlex.split(commands(Run(record))[0])
+    assert words[:5] == ["pytest", "tests/quant", "tests/gemm", "tests/serve", "tests/sweep"]
+    assert "--engine-arg=--a b" in words
+    assert words[words.index("--builds") + 1] == ",".join(FORMATS)
+    given = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert given <= {name for name, _ in OPTIONS}
+    assert len(given) == 9

@@ -3,12 +3,14 @@
 Text from a record is escaped: it can neither break a table nor bring markup.
 """
 
+import html
 import re
 from collections.abc import Iterable, Sequence
 
 from tests.report.answer import answers
 from tests.report.caveats import run_caveats
 from tests.report.definitions import DEFINITIONS
+from tests.report.repeat import commands
 from tests.report.run import Gap, Run
 from tests.report.sections import Section, sections
 from tests.report.standing import Answer
@@ -67,6 +69,11 @@ def answer_lines(answer: Answer) -> Iterable[str]:
         yield f"  - but: {escaped(caveat)}"
 
 
+def _verbatim(lines: Iterable[str]) -> str:
+    """Lines that stand in an HTML block as they are."""
+    return html.escape("\n".join(lines), quote=False).replace("@", "&#64;")
+
+
 def title_of(run: Run) -> str:
     """What the report is about, in one line."""
     model = run.header.get("model") or run.header.get("source") or "a checkpoint"
@@ -96,4 +103,5 @@ def markdown(record: Record, first: Sequence[Section] = ()) -> str:
         shown = section.shown
         lines += [line for table in shown for line in table_lines(table)] if shown else [section.empty]
     lines += ["", "## Definitions", "", *(f"- **{term}**: {meaning}" for term, meaning in DEFINITIONS)]
+    lines += ["", "## How to repeat it", "", f"<pre>{_verbatim(commands(run))}</pre>"]
     return "\n".join(lines) + "\n"

@@ -21,6 +21,7 @@ from tests.report.caveats import run_caveats
 from tests.report.definitions import DEFINITIONS
 from tests.report.markdown import title_of
 from tests.report.plots import specs
+from tests.report.repeat import commands
 from tests.report.run import Gap, Run
 from tests.report.sections import Section, sections
 from tests.report.standing import Answer
@@ -122,6 +123,7 @@ def page(record: Record, first: Sequence[Section] = ()) -> str:
             caveats=run_caveats(run),
             sections=(*first, *sections(run)),
             definitions=DEFINITIONS,
+            commands=commands(run),
             bars=bars,
             most=STANDINGS,
             policy=policy((library, own)),
