@@ -38,7 +38,8 @@ class Builder:
             return
         read, arrays, tally = self.encode(space, block)
         self._write(block, arrays)
-        done = Done(read, digest(*arrays), tuple(tally))
+        stored = read if block.decision.scheme is None else digest(*arrays)
+        done = Done(read, stored, tuple(tally))
         self.output.journal.add(block.number, done)
         self.done[block.number] = done
 

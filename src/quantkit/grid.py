@@ -79,36 +79,28 @@ def _fit_steps(groups: Bits, per_step: Floats, steps: Bits) -> None:
 
 
 @compiled
-def _check(groups: Bits, peaks: Floats, steps: Bits, fits: NDArray[np.bool_]) -> None:
-    """Whether the levels against each stored step lie in -8..7 and within the tolerance."""
+def _check(
+    groups: Bits, peaks: Floats, steps: Bits, fits: NDArray[np.bool_], exact: NDArray[np.uint8]
+) -> None:
+    """Whether the levels against each stored step lie in -8..7 and within the tolerance; and how many are exact.
+
+    Exact: step x level, rounded to bfloat16, is the source bit by bit; zeros of either sign are equal.
+    """
     for g in range(groups.shape[0]):
         step = bf16_value(steps[g])
-        rate, worst = f32(f32(1.0) / step), u32(0)
-        for i in range(32):
-            value = bf16_value(groups[g, i])
-            level = nearest_int(f32(value * rate))
-            residual = u32(float_bits(f32(value - f32(f32(level) * step))) & u32(0x7FFFFFFF))
-            beyond = u32(u32(u32(level + i32(8)) >> u32(4)) << u32(31))
-            worst = max(worst, u32(residual | beyond))
-        finite = float_bits(peaks[g]) < u32(0x7F800000)
-        fits[g] = (worst <= float_bits(f32(peaks[g] * f32(TOLERANCE)))) & finite
-
-
-@compiled
-def _count_identical(groups: Bits, steps: Bits) -> int:
-    """Values that step x level, rounded to bfloat16, gives back bit by bit; zeros of either sign are equal."""
-    differing = 0
-    for g in range(groups.shape[0]):
-        step = bf16_value(steps[g])
-        rate, group_differing = f32(f32(1.0) / step), u32(0)
+        rate, worst, differing = f32(f32(1.0) / step), u32(0), u32(0)
         for i in range(32):
             source = u32(u32(groups[g, i]) << u32(16))
             level = nearest_int(f32(source.view(f32) * rate))
-            served = rounded_to_bf16(f32(f32(level) * step))
-            differs = min(u32(u32(served ^ source) >> u32(16)), u32(source << u32(1)))
-            group_differing = u32(group_differing + min(differs, u32(1)))
-        differing += int(group_differing)
-    return int(groups.shape[0] * 32 - differing)
+            served = f32(f32(level) * step)
+            residual = u32(float_bits(f32(source.view(f32) - served)) & u32(0x7FFFFFFF))
+            beyond = u32(u32(u32(level + i32(8)) >> u32(4)) << u32(31))
+            worst = max(worst, u32(residual | beyond))
+            other_bits = u32(u32(rounded_to_bf16(served) ^ source) >> u32(16))
+            differing = u32(differing + min(min(other_bits, u32(source << u32(1))), u32(1)))
+        finite = float_bits(peaks[g]) < u32(0x7F800000)
+        fits[g] = (worst <= float_bits(f32(peaks[g] * f32(TOLERANCE)))) & finite
+        exact[g] = u8(u32(32) - differing)
 
 
 @compiled
@@ -125,7 +117,7 @@ def _pack(groups: Bits, steps: Bits, words: NDArray[np.int32]) -> None:
 
 
 @compiled
-def _search(group: Bits, peaks: Floats) -> np.uint16:
+def _search(group: Bits, peaks: Floats, exact: NDArray[np.uint8]) -> np.uint16:
     """The step of one group [1, 32] by trying every m, coarsest first, and the neighbours of each step; or 0."""
     step, rate, fits = np.empty(1, u16), np.empty(1, f32), np.empty(1, np.bool_)
     positive = np.int16(0)
@@ -137,39 +129,31 @@ def _search(group: Bits, peaks: Floats) -> np.uint16:
         fitted = step[0]
         for neighbour in (fitted, u16(fitted + u16(1)), u16(fitted - u16(1))):
             step[0] = neighbour
-            _check(group, peaks, step, fits)
+            _check(group, peaks, step, fits, exact)
             if fits[0]:
                 return neighbour
+    exact[0] = u8(0)
     return u16(0)
 
 
 @compiled
-def _recover(groups: Bits, steps: Bits) -> int:
-    """Fill the steps of groups [n, 32], 0 where off the grid; the result counts those."""
-    peaks, rates, fits = np.empty(STRIP, f32), np.empty(STRIP, f32), np.empty(STRIP, np.bool_)
-    off_grid = 0
+def _recover(groups: Bits, steps: Bits, words: NDArray[np.int32]) -> tuple[int, int, int]:
+    """Fill steps (0 where off the grid) and words of groups [n, 32]; the counts of a Tally."""
+    peaks, rates = np.empty(STRIP, f32), np.empty(STRIP, f32)
+    fits, exact = np.empty(STRIP, np.bool_), np.empty(STRIP, u8)
+    off_grid, negative, identical = 0, 0, 0
     for first in range(0, groups.shape[0], STRIP):
         strip, strip_steps = groups[first : first + STRIP], steps[first : first + STRIP]
         _guess(strip, peaks, rates)
         _fit_steps(strip, rates, strip_steps)
-        _check(strip, peaks, strip_steps, fits)
+        _check(strip, peaks, strip_steps, fits, exact)
         for g in range(strip.shape[0]):
             if not fits[g]:
-                strip_steps[g] = _search(strip[g : g + 1], peaks[g : g + 1])
+                strip_steps[g] = _search(strip[g : g + 1], peaks[g : g + 1], exact[g : g + 1])
                 off_grid += strip_steps[g] == 0
-    return off_grid
-
-
-@compiled
-def _encode(groups: Bits, words: NDArray[np.int32], steps: Bits) -> tuple[int, int, int]:
-    off_grid = _recover(groups, steps)
-    negative, identical = 0, 0
-    for first in range(0, groups.shape[0], STRIP):
-        strip, strip_steps = groups[first : first + STRIP], steps[first : first + STRIP]
-        _pack(strip, strip_steps, words[first : first + STRIP])
-        identical += _count_identical(strip, strip_steps)
-        for g in range(strip.shape[0]):
             negative += strip_steps[g] >= u16(0x8000)
+            identical += exact[g]
+        _pack(strip, strip_steps, words[first : first + STRIP])
     return off_grid, negative, identical
 
 
@@ -186,8 +170,8 @@ def groups_to_steps(groups: Bits) -> Bits:
     assert groups.dtype == np.uint16
     assert groups.ndim == 2
     assert groups.shape[1] == GROUP_SIZE
-    steps = np.empty(len(groups), np.uint16)
-    _recover(groups, steps)
+    steps, words = np.empty(len(groups), np.uint16), np.empty((len(groups), 4), np.int32)
+    _recover(groups, steps, words)
     return steps
 
 
@@ -196,7 +180,7 @@ def encode_int4_rows(rows: Bits, words: NDArray[np.int32], steps: Bits) -> Tally
 
     Rows with a group off the grid hold no meaning for that group: its step is 0.
     """
-    return Tally(*_encode(rows.reshape(-1, GROUP_SIZE), words.reshape(-1, 4), steps.reshape(-1)))
+    return Tally(*_recover(rows.reshape(-1, GROUP_SIZE), steps.reshape(-1), words.reshape(-1, 4)))
 
 
 def levels_to_values(levels: NDArray[np.int8], steps: Bits) -> Floats:
