@@ -1,0 +1,216 @@
+"""scripts/remote against a real sshd on loopback: detached, followed through a cut connection, and brought home."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.meta import loopback_ssh
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "hf_madeUpToken"
+DROPLET = """#!/bin/sh
+[ ! -e .git/unready ] || exit 1
+[ -e .git/rebooted ] || { touch .git/rebooted; exit 3; }
+echo "ready     yes"
+"""
+PYTHON = f"""#!/bin/sh
+PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 exec {sys.executable} "$@"
+"""
+MAKEFILE = """.venv/.installed:
+\tmkdir -p .venv/bin && cp python .venv/bin/python && touch .venv/.installed
+"""
+CONFTEST = """
+import os, pathlib, pytest
+def pytest_addoption(parser):
+    parser.addoption("--run")
+    parser.addoption("--note")
+def pytest_sessionfinish(session):
+    run = pathlib.Path(session.config.getoption("--run"))
+    (run / "record.jsonl").write_text(f"{os.environ.get('HF_TOKEN', '') != ''} {session.config.getoption('--note')}")
+    if session.config.getoption("--note") == "hub is down":
+        session.exitstatus = 12
+"""
+TEST = """
+import time
+def test_slow(capfd):
+    with capfd.disabled():
+        for number in range(12):
+            print(f"[line {number}]", flush=True)
+            time.sleep(0.5)
+"""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not loopback_ssh.SSHD.exists(), reason="openssh-server is not installed"),
+    pytest.mark.skipif(not shutil.which("flock"), reason="flock is not installed"),
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[loopback_ssh.Server]:
+    made = loopback_ssh.make(tmp_path / "ssh")
+    made.start()
+    yield made
+    if made.process is not None:
+        made.cut()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A small clone with the real script and stand-ins for what it calls."""
+    folder = tmp_path / "clone"
+    (folder / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/remote", folder / "scripts")
+    (folder / "scripts/droplet").write_text(DROPLET)
+    (folder / "scripts/droplet").chmod(0o755)
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
+    for name, text in (
+        ("Makefile", MAKEFILE),
+        ("conftest.py", CONFTEST),
+        ("test_slow.py", TEST),
+        (".gitignore", "runs/\n.venv/\n"),
+    ):
+        (folder / name).write_text(text)
+    git = ("git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "A clone")):
+        subprocess.run([*git, *command], check=True)
+    return folder
+
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(clone: Path, server: loopback_ssh.Server) -> Iterator[Start]:
+    """Starts the script in the clone, and ends what a failed test left running."""
+    started = []
+
+    def launch(*args: str) -> "subprocess.Popen[str]":
+        env = {
+            **os.environ,
+            "QUANTKIT_SSH": server.command,
+            "QUANTKIT_REMOTE": str(clone.parent / "there"),
+            "QUANTKIT_WAIT_S": "0.3",
+            "HF_TOKEN": TOKEN,
+            "RUN": "made-up",
+        }
+        process = subprocess.Popen(
+            [str(clone / "scripts/remote"), "127.0.0.1", *args],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def until(text: str, process: "subprocess.Popen[str]") -> str:
+    """What the script prints up to a text."""
+    assert process.stdout is not None
+    said = ""
+    while text not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    return said
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+def numbers(output: str) -> list[int]:
+    return [int(part.split("]")[0]) for part in output.split("[line ")[1:]]
+
+
+def files_with(text: str, *folders: Path) -> list[Path]:
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if text.encode() in path.read_bytes()]
+
+
+def test_a_run_survives_a_cut_connection_and_its_record_comes_home(
+    clone: Path, server: loopback_ssh.Server, start: Start
+) -> None:
+    process = start("-p", "no:cacheprovider", "--note", "two words")
+    said = until("[line 3]", process)
+    server.cut()
+    time.sleep(1.5)
+    server.start()
+    status, output = ended(process)
+    said += output
+    assert status == 0, said
+    assert numbers(said) == list(range(12))
+    assert "lost; the run goes on there" in said
+    assert said.rstrip().endswith("127.0.0.1 still bills until it is destroyed")
+    assert (clone / "runs/made-up/record.jsonl").read_text() == "True two words"
+    assert files_with(TOKEN, clone, clone.parent / "there") == []
+
+
+def test_started_again_it_takes_up_the_run_that_is_under_way(start: Start) -> None:
+    first = start()
+    until("[line 2]", first)
+    os.killpg(first.pid, 9)
+    first.communicate()
+    status, output = ended(start())
+    assert status == 0, output
+    assert "== the run made-up is under way" in output
+    assert numbers(output) == list(range(12))
+
+
+def test_a_run_that_ended_meanwhile_is_brought_home_and_then_resumed(clone: Path, start: Start) -> None:
+    first = start("--note", "hub is down")
+    until("[line 2]", first)
+    os.killpg(first.pid, 9)
+    first.communicate()
+    there = clone.parent / "there/runs/made-up"
+    deadline = time.monotonic() + 60
+    while not (there / "status").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    status, output = ended(start())
+    assert status == 12, output
+    assert "== the run made-up has ended" in output
+    status, output = ended(start("--note", "again"))
+    assert status == 0, output
+    assert "== starting the run made-up" in output
+    assert (clone / "runs/made-up/record.jsonl").read_text() == "True again"
+    assert len(list((clone / "runs/made-up").glob("console*.log"))) == 2
+
+
+def test_a_run_that_dies_without_a_status_is_not_waited_for(clone: Path, start: Start) -> None:
+    (clone / "test_slow.py").write_text(TEST.replace("time.sleep(0.5)", "import os; os.killpg(0, 9)"))
+    subprocess.run(
+        ["git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "Die"], check=True
+    )
+    status, output = ended(start())
+    assert status == 12, output
+    assert "ended without a status" in output
+
+
+def test_what_cannot_run_is_said_before_anything_is_started(
+    clone: Path, server: loopback_ssh.Server, start: Start
+) -> None:
+    (clone / "Makefile").write_text(MAKEFILE + "# changed\n")
+    status, output = ended(start())
+    assert (status, "changes that are not committed" in output) == (11, True)
+    subprocess.run(["git", "-C", clone, "checkout", "-q", "Makefile"], check=True)
+    (clone.parent / "there/.git").mkdir(parents=True)
+    (clone.parent / "there/.git/unready").touch()
+    status, output = ended(start())
+    assert (status, "is not ready" in output) == (11, True)
+    server.cut()
+    status, output = ended(start())
+    assert (status, "ssh to 127.0.0.1 fails" in output) == (12, True)
