@@ -5,14 +5,13 @@ overlap. Knows no page: an answer is words, figures and caveats.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from tests.report.caveats import fit
 from tests.report.fidelity import fidelity_answer
 from tests.report.run import BASE, NOISY_CV, Gap, Run, load_name
 from tests.report.spread import Interval, around, geometric_mean, pooled
 from tests.report.standing import Answer, Standing, tied
-from tests.report.words import gib, listed, rate, ratio, whole
+from tests.report.words import gib, listed, rate, ratio, share, whole
 
 SHARED_KEEPS = 0.5  # on a shared card a build must keep half the speed of the fastest
 BEHIND = 0.03  # a tied build this far behind is tied by its spread, and a caveat says so
@@ -81,9 +80,9 @@ def _speed_caveats(
         load_name(load) for load in run.grid if wanted(load[0]) and load in run.noisy and load not in loads
     ]
     if noisy:
-        caveats.append(f"{listed(noisy)} varies by over {NOISY_CV:.0%} between repeats and is left out")
+        caveats.append(f"{listed(noisy)} varies by over {share(NOISY_CV)} between repeats and is left out")
     behind = [
-        f"{each.build} ({1 - each.value / standings[0].value:.0%} behind)"
+        f"{each.build} ({share(1 - each.value / standings[0].value)} behind)"
         for each in standings
         if each.build in tied(standings) and each.value < (1 - BEHIND) * standings[0].value
     ]
@@ -118,12 +117,12 @@ def shared_answer(run: Run) -> Answer:
     least = min(memory[name] for name in keep)
     near = sorted((n for n in keep if memory[n] <= least * (1 + SAME_MEMORY)), key=lambda n: -speeds[n].value)
     standings = [
-        replace(speeds[name], value=memory[name], words=_shared_words(run, name, memory[name], speeds[name]))
+        Standing(name, memory[name], _shared_words(run, name, memory[name], speeds[name]))
         for name in sorted(keep, key=lambda name: (memory[name], -speeds[name].value))
     ]
     picks = tied([speeds[name] for name in near])
     verdict = "clear" if len(picks) == 1 else "equal"
-    basis = f"least memory after load, among builds at least {SHARED_KEEPS:.0%} as fast as the fastest over all cells"
+    basis = f"least memory after load, among builds at least {share(SHARED_KEEPS)} as fast as the fastest"
     return Answer(
         "shared", asked, picks, verdict, basis, tuple(standings), _shared_caveats(memory, speeds, least)
     )
@@ -137,7 +136,7 @@ def _shared_words(run: Run, name: str, loaded: float, standing: Standing) -> str
 
 def _shared_caveats(memory: dict[str, float], speeds: dict[str, Standing], least: float) -> tuple[str, ...]:
     smaller = sorted((m, n) for n, m in memory.items() if m < least and n in speeds)
-    caveats = [f"{n} takes less, {gib(m)}, at {speeds[n].words}" for m, n in smaller]
+    caveats = [f"{n} takes less, {gib(m)}, at {speeds[n].words.partition(' (')[0]}" for m, n in smaller]
     return tuple(caveats)
 
 

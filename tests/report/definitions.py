@@ -2,6 +2,7 @@
 
 from tests.report.answer import SAME_MEMORY, SHARED_KEEPS
 from tests.report.run import BASE, NOISY_CV
+from tests.report.words import share
 
 DEFINITIONS: tuple[tuple[str, str], ...] = (
     (
@@ -22,7 +23,7 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     (
         "interval",
         "95 %: Student's t × cv / √repeats on a logarithmic scale; cv pooled over a build's cells, those that vary by "
-        f"over {NOISY_CV:.0%} apart",
+        f"over {share(NOISY_CV)} apart",
     ),
     (
         "too close to call",
@@ -30,8 +31,8 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     ),
     (
         "shared card",
-        f"least memory after load (within {SAME_MEMORY:.0%} is equal) among builds at least {SHARED_KEEPS:.0%} as "
-        "fast as the fastest over all cells",
+        f"least memory after load (within {share(SAME_MEMORY)} is equal) among builds at least "
+        f"{share(SHARED_KEEPS)} as fast as the fastest, geometric mean over all cells",
     ),
     (
         "fidelity rule",

@@ -71,7 +71,12 @@ def answer_lines(answer: Answer) -> Iterable[str]:
 
 def _verbatim(lines: Iterable[str]) -> str:
     """Lines that stand in an HTML block as they are."""
-    return html.escape("\n".join(lines), quote=False).replace("@", "&#64;").replace("]", "&#93;").replace("[", "&#91;")
+    return (
+        html.escape("\n".join(lines), quote=False)
+        .replace("@", "&#64;")
+        .replace("]", "&#93;")
+        .replace("[", "&#91;")
+    )
 
 
 def title_of(run: Run) -> str:

@@ -48,9 +48,13 @@ def published_record(folder: Path) -> Record:
         if other != head:
             raise BadRecord(f"published figures of {folder}", got=other, expected=head)
     rows = tuple(line_to_row(row) for given in files for row in given["rows"])
-    joined = {
-        name: [each for given in files for each in given.get(name, [])] for name in ("caveats", "unknown")
-    }
+    unknown = [each for given in files for each in given.get("unknown", [])]
+    speeds: list[str] = []
+    others: list[str] = []
+    for given in files:
+        swept = any(row["suite"] == "sweep" for row in given["rows"])
+        (speeds if swept else others).extend(given.get("caveats", []))
+    said = {"unknown": unknown, "caveats": speeds, "notes": others}
     settings = {name: value for given in files for name, value in given.get("settings", {}).items()}
-    header = {"kind": "header", "origin": "published", **head, **joined, "settings": settings}
+    header = {"kind": "header", "origin": "published", **head, **said, "settings": settings}
     return Record(header, rows, footer_of(rows))

@@ -10,7 +10,7 @@ from tests.report import detail, judged, pairs, products, spoken, tables
 from tests.report.caveats import drift_of
 from tests.report.run import BASE, NOISY_CV, Run, load_name
 from tests.report.tables import Table
-from tests.report.words import listed, ratio
+from tests.report.words import listed, ratio, share
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _speed(run: Run) -> Section:
     noisy = [load_name(load) for load in run.grid if load in run.noisy]
     lead = f"Each cell is a number of requests at once × tokens of prompt; the ratio is to {BASE} in the same cell."
     if noisy:
-        lead += f" {listed(noisy)} varied by over {NOISY_CV:.0%} between repeats: shown, never ranked."
+        lead += f" {listed(noisy)} varied by over {share(NOISY_CV)} between repeats: shown, never ranked."
     drift = drift_of(run)
     if drift is not None:
         lead += f" {BASE} at the end of the run had {ratio(drift)} its speed at the start."

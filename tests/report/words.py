@@ -23,6 +23,11 @@ def percent(value: float) -> str:
     return f"{value * 100:.1f} %" if value >= 0.001 or value == 0 else f"{value * 100:.2g} %"
 
 
+def share(value: float) -> str:
+    """A share in whole per cent: ``50 %``."""
+    return f"{value * 100:.0f} %"
+
+
 def size(value: float) -> str:
     """Bytes in the unit that leaves one to three digits before the point."""
     for unit in ("B", "KiB", "MiB"):

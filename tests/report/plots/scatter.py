@@ -111,9 +111,11 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
 
 
 def tradeoff(run: Run) -> Spec | None:
-    """Speed against fidelity, one dot a build and a panel a concurrency."""
+    """Speed against fidelity, one dot a build and a panel a concurrency; not drawn where it would leave out most."""
     title, figure = error_metric(run)
     points = _speed_points(run, figure, lambda x: f"{x:.3g}")
+    if 2 * len({point["build"] for point in points}) < len(run.builds):
+        return None
     return _scatter(points, f"Output tokens a second over {title}, one dot a build", title)
 
 
