@@ -1,7 +1,8 @@
 """A build's weights decoded by the reference decoder and run in fp32 by transformers: what should be served.
 
-Shares nothing with the engine but the files on disk. Imports torch and transformers inside functions, since a run
-that asks no log probabilities should not wait for them. Imported by the serving suite.
+Inputs of 8-bit products are rounded per token, as the format says; all else is exact. Shares nothing with the
+engine but the files on disk. Imports torch and transformers inside functions, since a run that asks no log
+probabilities should not wait for them. Imported by the serving suite.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from quantkit.reference import CODEBOOKS, bf16_to_float32, decode_int4, scales_t
 from tests.support.logprobs import TOP_K, Scored
 
 PREFIX = "model.language_model."
+SMALLEST_PEAK = 1e-10  # of an input that is all zeros
 ABSENT = ("k_proj.weight", "v_proj.weight", "k_norm.weight")  # of KV-shared layers
 
 
@@ -51,6 +53,23 @@ def decoded_weights(checkpoint: Checkpoint) -> dict[str, NDArray[np.float32]]:
     return found
 
 
+def rounded_input(x: Any, dtype: str) -> Any:
+    """The input of an 8-bit product, each token rounded to int8 or E4M3FN with a scale of its own."""
+    import torch
+
+    highest = 127.0 if dtype == "I8" else 448.0
+    scale = x.abs().amax(-1, keepdim=True).clamp_min(SMALLEST_PEAK) / highest
+    codes = (x / scale).clamp(-highest, highest)
+    return (codes.round() if dtype == "I8" else codes.to(torch.float8_e4m3fn).float()) * scale
+
+
+def _round_inputs(model: Any, dtypes: dict[str, str]) -> None:
+    """Put the rounding of inputs before every 8-bit product of a model."""
+    for name, dtype in dtypes.items():
+        module = model.get_submodule(name.replace(PREFIX, "model.").removesuffix(".weight"))
+        module.register_forward_pre_hook(lambda _, inputs, dtype=dtype: (rounded_input(inputs[0], dtype),))
+
+
 def decoded_model(folder: Path) -> Any:
     """The build's model in fp32, its weights decoded by the reference.
 
@@ -65,25 +84,19 @@ def decoded_model(folder: Path) -> Any:
     with Checkpoint.open(folder) as checkpoint:
         config = {key: value for key, value in checkpoint.config.items() if key != "quantization_config"}
         weights = decoded_weights(checkpoint)
-    tied = "lm_head.weight" not in weights
+        eight_bit = {
+            name: entry.dtype for name, entry in checkpoint.entries.items() if entry.dtype in CODEBOOKS
+        }
     model: Any = Gemma4ForCausalLM(Gemma4TextConfig(**{**config, "dtype": "float32"}))
     model = model.float().eval()
-    named = {
-        name.replace(PREFIX, "model."): torch.from_numpy(np.ascontiguousarray(w))
-        for name, w in weights.items()
-    }
-    lacking = model.load_state_dict(named, strict=False)
-    missing = [
-        name
-        for name in lacking.missing_keys
-        if not name.endswith(ABSENT) and not (tied and name == "lm_head.weight")
-    ]
-    if missing or lacking.unexpected_keys:
-        raise CannotRun(
-            f"decoded weights of {folder.name}", got=f"missing {missing}, left over {lacking.unexpected_keys}"
-        )
-    if tied:
-        model.lm_head.weight = model.model.embed_tokens.weight
+    named = {name.replace(PREFIX, "model."): torch.from_numpy(values) for name, values in weights.items()}
+    named.setdefault("lm_head.weight", named["model.embed_tokens.weight"])
+    keys = model.load_state_dict(named, strict=False)
+    missing = [name for name in keys.missing_keys if not name.endswith(ABSENT)]
+    if missing or keys.unexpected_keys:
+        got = f"missing {missing}, left over {keys.unexpected_keys}"
+        raise CannotRun(f"decoded weights of {folder.name}", got=got)
+    _round_inputs(model, eight_bit)
     return model
 
 

@@ -5,7 +5,7 @@ It sees what answers cannot: many wrong weights leave every answer right. Import
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,26 @@ class Shift:
     max_abs_dlogprob: float
     top1_agreement: float
     kl: float
+
+
+class ShiftTooLarge(QuantkitError):
+    """Log probabilities lie further from where they should be than is allowed."""
+
+
+def check_shift(what: str, found: Shift, bounds: Mapping[str, float]) -> None:
+    """Return where a shift keeps its bounds: ``top1_agreement`` at least, every other figure at most.
+
+    Raises
+    ------
+    ShiftTooLarge
+        Naming the first figure that does not.
+    """
+    for name, bound in bounds.items():
+        value = float(getattr(found, name))
+        kept = value >= bound if name == "top1_agreement" else value <= bound
+        if not kept:
+            least = "at least" if name == "top1_agreement" else "at most"
+            raise ShiftTooLarge(f"{name} of {what}", got=f"{value:.4g}", expected=f"{least} {bound:.4g}")
 
 
 def token_ids(base_url: str, model: str, text: str) -> tuple[int, ...]:

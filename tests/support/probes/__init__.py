@@ -52,6 +52,7 @@ class Probes:
     tools: tuple[Mapping[str, Any], ...]
     questions: tuple[Probe, ...]
     sequences: tuple[str, ...]
+    bounds: Mapping[str, Mapping[str, float]]
 
     def of(self, kind: str) -> tuple[Probe, ...]:
         """The questions of one kind, in the file's order."""
@@ -73,14 +74,14 @@ def read_probes(path: Path) -> Probes:
     """
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     match, tools = content.pop("match", {}), content.pop("tools", {})
-    sequences = tuple(content.pop("sequences", ()))
+    sequences, bounds = tuple(content.pop("sequences", ())), content.pop("bounds", {})
     if set(content) != set(KINDS):
         raise BadProbes(
             f"tables of {path.name}", got=sorted(content), expected=f"one of each of {list(KINDS)}"
         )
     questions = tuple(_probe(path, kind, entry) for kind in KINDS for entry in content[kind])
     functions = ({"type": "function", "function": {"name": name, **tool}} for name, tool in tools.items())
-    return Probes(path, match, tuple(functions), questions, sequences)
+    return Probes(path, match, tuple(functions), questions, sequences, bounds)
 
 
 def _probe(path: Path, kind: str, entry: Mapping[str, Any]) -> Probe:
