@@ -1,15 +1,20 @@
 """The 4-bit lattice: golden groups, every peak level and sign recovered, noise refused, fast path = plain search."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from quantkit.checkpoint import Checkpoint
 from quantkit.grid import Tally, encode_int4_rows, groups_to_steps, levels_to_values
 from quantkit.packing import words_to_levels
 from tests.unit.bits import from_bf16, padded, to_bf16
 from tests.unit.golden_codes import GROUPS, OFF_GRID
+
+NANO = Path(__file__).parents[1] / "nano" / "checkpoint"
 
 
 def encode(rows: NDArray[np.uint16]) -> tuple[NDArray[np.int8], NDArray[np.uint16], Tally]:
@@ -102,6 +107,15 @@ def plain_rule(group: NDArray[np.uint16]) -> int:
             if close and again.min() >= -8 and again.max() <= 7:
                 return magnitude | (0x8000 if sign < 0 else 0)
     return 0
+
+
+def test_groups_of_64_do_not_fit_a_trained_checkpoint() -> None:
+    with Checkpoint.open(NANO) as nano:
+        rows = nano.rows("model.language_model.layers.1.mlp.down_proj.weight", 0, 32)
+    by_32 = sum(plain_rule(group) != 0 for group in rows.reshape(-1, 32))
+    by_64 = sum(plain_rule(group) != 0 for group in rows.reshape(-1, 64))
+    assert by_32 == rows.size // 32
+    assert by_64 <= 0.1 * rows.size / 64
 
 
 @settings(max_examples=300)

@@ -93,6 +93,7 @@ def test_stopped_while_publishing(
             stop(patch, Journal, "remove", 0, Stopped())
         with pytest.raises(Stopped):
             build(source, out, BUILD)
+    assert ("config.json" in contents(out)) == (step == 6)  # the config comes last: with it, a build is whole
     written = write_log(monkeypatch)
     build(source, out, BUILD)
     assert contents(out) == undisturbed
