@@ -1,0 +1,103 @@
+"""Log probabilities that differ in a known way give the known figures; bounds are kept or named; questions are read."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.logprobs import (
+    NoLogprobs,
+    Scored,
+    Shift,
+    ShiftTooLarge,
+    _read,
+    check_shift,
+    divergence,
+    load,
+    save,
+    shift,
+)
+from tests.support.probes import FOLDER, BadProbes, probes_for, read_probes
+
+BASE = Scored(
+    (1, 2, 3), (math.log(0.5), math.log(0.25)), ({2: math.log(0.5), 9: math.log(0.3)}, {3: math.log(0.25)})
+)
+GOOD = Shift(2, 0.01, 0.1, 0.99, 0.001)
+
+
+def test_same_is_no_shift() -> None:
+    """A set against itself."""
+    assert shift([BASE], [BASE]) == Shift(2, 0.0, 0.0, 1.0, 0.0)
+
+
+def test_known_shift() -> None:
+    """Figures worked out by hand."""
+    tops = ({2: math.log(0.2), 9: math.log(0.6)}, BASE.top[1])
+    other = replace(BASE, logprobs=(math.log(0.2), math.log(0.25)), top=tops)
+    found = shift([BASE], [other])
+    assert found.mean_abs_dlogprob == pytest.approx(math.log(2.5) / 2)
+    assert found.max_abs_dlogprob == pytest.approx(math.log(2.5))
+    assert found.top1_agreement == 0.5
+    by_hand = 0.5 * math.log(0.5 / 0.2) + 0.3 * math.log(0.3 / 0.6) + 0.2 * math.log(0.2 / 0.2)
+    assert found.kl == pytest.approx(by_hand / 2)
+
+
+def test_divergence_of_tokens_that_one_side_lacks() -> None:
+    """What is not in both counts with the rest."""
+    assert divergence(
+        {1: math.log(0.5), 2: math.log(0.4)}, {1: math.log(0.5), 3: math.log(0.4)}
+    ) == pytest.approx(0)
+
+
+def test_other_sequences_are_refused() -> None:
+    """Figures of different tokens are not compared."""
+    with pytest.raises(NoLogprobs):
+        shift([BASE], [replace(BASE, tokens=(1, 2, 4))])
+    with pytest.raises(NoLogprobs):
+        shift([], [])
+
+
+@pytest.mark.parametrize("entry", [{}, {"2": {"logprob": math.nan}}, {"2": {"logprob": -math.inf}}], ids=str)
+def test_missing_logprob_is_refused(entry: dict[str, dict[str, float]]) -> None:
+    """A token without a finite figure is no figure."""
+    with pytest.raises(NoLogprobs):
+        _read((1, 2), [entry])
+
+
+@pytest.mark.parametrize("name", ["mean_abs_dlogprob", "kl", "top1_agreement"])
+def test_bounds(name: str) -> None:
+    """Each figure has its own bound, and NaN keeps none."""
+    bounds = {"mean_abs_dlogprob": 0.02, "kl": 0.002, "top1_agreement": 0.95}
+    check_shift("x", GOOD, bounds)
+    for worse in ({"top1_agreement": 0.9}.get(name, 1.0), math.nan):
+        with pytest.raises(ShiftTooLarge, match=name):
+            check_shift("x", replace(GOOD, **{name: worse}), {name: bounds[name]})
+
+
+def test_kept_in_the_run(tmp_path: Path) -> None:
+    """What was saved is what is read."""
+    save(tmp_path / "run" / "bf16.json", [BASE])
+    assert load(tmp_path / "run" / "bf16.json") == (BASE,)
+
+
+def test_questions_of_a_model() -> None:
+    """The file that matches the most keys is taken, and none is an error."""
+    nano = {"model_type": "gemma4_text", "hidden_size": 128, "vocab_size": 512}
+    assert probes_for(nano).path.name == "nano.toml"
+    assert probes_for({**nano, "hidden_size": 1536, "vocab_size": 262144}).path.name == "gemma-4.toml"
+    with pytest.raises(BadProbes, match="none that match"):
+        probes_for({"model_type": "another"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("words = [", "wrds = ["), ("[[thinking]]", "[[think]]")],
+    ids=["unknown key", "unknown kind"],
+)
+def test_bad_questions(tmp_path: Path, old: str, new: str) -> None:
+    """A typing error in a file of questions is an error, not a question less."""
+    file = tmp_path / "mine.toml"
+    file.write_text((FOLDER / "nano.toml").read_text().replace(old, new))
+    with pytest.raises(BadProbes, match=r"mine\.toml"):
+        read_probes(file)
