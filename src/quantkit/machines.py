@@ -20,6 +20,26 @@ class UnknownMachine(QuantkitError):
 
 
 @dataclass(frozen=True)
+class Container:
+    """What a machine's containers are given beside its devices.
+
+    Attributes
+    ----------
+    python
+        The interpreter inside.
+    binds, tmpfs
+        Host paths bound read-only at the same place inside; paths inside that are memory.
+    env
+        Variables for everything that runs inside.
+    """
+
+    python: str = "python3"
+    binds: tuple[str, ...] = ()
+    tmpfs: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Machine:
     """One record of machines.toml; the file's head says what each key means."""
 
@@ -33,6 +53,9 @@ class Machine:
     last_level_cache_mib: int
     usd_per_hour: float
     kernels: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    grid: str = "smoke"
+    container: Container = field(default_factory=Container)
 
     @property
     def advisory_speed(self) -> bool:
@@ -40,11 +63,17 @@ class Machine:
         return self.arch == "cpu"
 
 
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _machine(name: str, record: dict[str, Any]) -> Machine:
     if not name.isidentifier():  # it is also a pytest mark
         raise UnknownMachine("name of a machine", got=repr(name), expected="letters, digits and underscores")
     try:
-        return Machine(name=name, **{**record, "devices": tuple(record.get("devices", ()))})
+        inside: dict[str, Any] = {key: _frozen(value) for key, value in record.get("container", {}).items()}
+        own = {"devices": tuple(record.get("devices", ())), "container": Container(**inside)}
+        return Machine(name=name, **{**record, **own})
     except TypeError as wrong:
         raise UnknownMachine(
             f"record {name} of a machine", got=wrong, expected="the keys of Machine"

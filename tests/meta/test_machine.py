@@ -108,3 +108,20 @@ def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, text: str | Non
         file.write_text(text)
     with pytest.raises(UnknownMachine, match="expected"):
         machines(file)
+
+
+def test_a_record_may_say_what_its_containers_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text(
+        EXTRA + '[mi325x.container]\npython = "/opt/python"\nbinds = ["/opt"]\nenv = {HOME = "/tmp"}\n'
+    )
+    inside = machines(file)["mi325x"].container
+    assert (inside.python, inside.binds, inside.tmpfs, inside.env) == (
+        "/opt/python",
+        ("/opt",),
+        (),
+        {"HOME": "/tmp"},
+    )
+    file.write_text(EXTRA + "[mi325x.container]\nports = [1]\n")
+    with pytest.raises(UnknownMachine, match="ports"):
+        read_machines(file)

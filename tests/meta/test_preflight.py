@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from quantkit.machines import machine_named
+from quantkit.machines import Container, machine_named
 from tests.meta import small_project
-from tests.support.host import Host, Wanted, facts_of, gate_of, nodes
+from tests.support.host import Host, Wanted, container_arguments, facts_of, gate_of, nodes
 from tests.support.preflight import GIB, Card, Device, Facts, Gate, Space, exit_status, faults, listed
 from tests.support.source import HubSource, HubUnreachable, SourceRefused
 
@@ -177,6 +177,18 @@ def test_device_nodes_are_found_with_their_groups(tmp_path: Path) -> None:
     assert [(device.gid, device.group_may_use) for device in found] == [
         (gid, True), (gid, True), (gid, False), (None, True), (None, True)
     ]  # fmt: skip
+
+
+def test_a_container_gets_devices_groups_by_number_and_what_the_record_adds(tmp_path: Path) -> None:
+    (tmp_path / "kfd").touch()
+    inside = Container("/opt/python", ("/usr", "/lib"), ("/tmp",), {"HOME": "/tmp"})
+    machine = replace(MACHINE, devices=(f"{tmp_path}/kfd", "no.such/gpu=all"), container=inside)
+    gid = (tmp_path / "kfd").stat().st_gid
+    assert " ".join(container_arguments(machine)) == (
+        f"--device {tmp_path}/kfd --device no.such/gpu=all --group-add {gid} "
+        "--volume /usr:/usr:ro --volume /lib:/lib:ro "
+        "--tmpfs /tmp --env HOME=/tmp --entrypoint /opt/python"
+    )
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,24 @@ def nearest(folder: Path) -> Path:
     return folder if folder.exists() else nearest(folder.parent)
 
 
+def container_arguments(machine: Machine) -> list[str]:
+    """What ``docker run`` is told of a machine: devices, the groups that own them here, and what its record adds."""
+    paths = [Path(name) for name in machine.devices if name.startswith("/")]
+    groups = {node.stat().st_gid for path in paths if path.exists() for node in nodes(path)}
+    inside = machine.container
+    options = {
+        "--device": machine.devices,
+        "--group-add": map(str, sorted(groups)),
+        "--volume": (f"{path}:{path}:ro" for path in inside.binds),
+        "--tmpfs": inside.tmpfs,
+        "--env": (f"{name}={value}" for name, value in inside.env.items()),
+        "--entrypoint": (inside.python,),
+    }
+    return [
+        argument for option, values in options.items() for value in values for argument in (option, value)
+    ]
+
+
 class Host:
     """The host of one run.
 
@@ -127,11 +145,8 @@ class Host:
 
     def gate(self) -> Gate:
         """Run the script of `inside` in the image, with the card's devices, and read what it says."""
-        devices = [argument for name in self.machine.devices for argument in ("--device", name)]
-        groups = {str(device.gid) for device in self.devices() if device.gid}
-        joined = [argument for gid in sorted(groups) for argument in ("--group-add", gid)]
         name = f"quantkit-gate-{os.getpid()}"
-        options = ["--rm", "--name", name, "--network", "none", *devices, *joined, "--entrypoint", "python3"]
+        options = ["--rm", "--name", name, "--network", "none", *container_arguments(self.machine)]
         wanted = (FAMILY, ARCHITECTURE, *self.machine.kernels.values())
         command = ["docker", "run", *options, self.image, "-W", "ignore", "-c", SCRIPT.read_text(), *wanted]
         try:

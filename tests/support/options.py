@@ -11,7 +11,7 @@ import pytest
 from _pytest.mark.expression import Expression
 
 from quantkit.errors import QuantkitError
-from quantkit.machines import Machine, machines
+from quantkit.machines import Machine, UnknownMachine, machines
 from tests.support.machine import detected
 from tests.support.settings import GATES, GRIDS, Settings, named_builds
 from tests.support.source import folder_of
@@ -22,8 +22,9 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     (
         "--source",
         {
-            "default": "tests/nano/checkpoint",
-            "help": "QAT checkpoint that every build is made from: a folder, or OWNER/NAME[@REVISION] of the hub",
+            "default": "",
+            "help": "QAT checkpoint that every build is made from: a folder, or OWNER/NAME[@REVISION] of the hub; "
+            "by default the machine's",
         },
     ),
     (
@@ -41,7 +42,10 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--retry-failed",
         {"action": "store_true", "help": "measure again what failed in the run that is resumed"},
     ),
-    ("--grid", {"default": "smoke", "choices": GRIDS, "help": "cells of the sweep"}),
+    (
+        "--grid",
+        {"default": "", "choices": (*GRIDS, ""), "help": "cells of the sweep; by default the machine's"},
+    ),
     ("--rows", {"default": "1,8,64", "help": "comma-separated rows of the timed matrix products"}),
     ("--machines", {"default": "", "help": "a file of further machine records, like machines.toml"}),
     ("--image", {"default": "", "help": "engine image as REF@sha256:..., instead of the machine's"}),
@@ -51,6 +55,13 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ),
     ("--engine-env", {"action": "append", "default": [], "help": "NAME=VALUE for vLLM, may be repeated"}),
     ("--gate", {"default": "baseline", "choices": GATES, "help": "what the run is compared with"}),
+    (
+        "--against",
+        {
+            "default": "",
+            "help": "what --gate ab compares the one build of --builds with: a build, or an image REF@sha256:...",
+        },
+    ),
     (
         "--accept-regression",
         {"default": "", "help": "reason for which --force-regen may write a worse baseline"},
@@ -108,6 +119,12 @@ def _settings(config: pytest.Config) -> Settings:
     known = records(config)
     machine = demanded(get("markexpr"), known) or detected(records=known)
     checkpoints = Path(get("checkpoints")).resolve()
+    for name in ("source", "grid"):  # set, so that whoever asks for the option, workers too, hears the same
+        setattr(config.option, name, get(name) or getattr(machine, name) or getattr(known["cpu"], name))
+    if get("grid") not in GRIDS:
+        raise UnknownMachine(
+            f"grid of {machine.name}", got=repr(get("grid")), expected=f"one of {', '.join(GRIDS)}"
+        )
     return Settings(
         source=folder_of(get("source"), checkpoints),
         bf16_source=folder_of(get("bf16_source"), checkpoints) if get("bf16_source") else None,
@@ -122,6 +139,7 @@ def _settings(config: pytest.Config) -> Settings:
         engine_args=tuple(get("engine_arg")),
         engine_env=_pairs(get("engine_env")),
         gate=get("gate"),
+        against=get("against"),
         accept_regression=get("accept_regression"),
         price=machine.usd_per_hour if get("price") is None else get("price"),
         budget=get("budget"),

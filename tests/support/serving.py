@@ -20,7 +20,7 @@ from tests.support.card_memory import wait_fallen
 from tests.support.engines import Engine, Launch, Running
 from tests.support.host import Host
 from tests.support.metrics import Metrics
-from tests.support.process_engine import ProcessEngine
+from tests.support.process_engine import SERVER, ProcessEngine
 from tests.support.readiness import Patience, ask, wait_ready
 from tests.support.reaping import lock_folder
 from tests.support.settings import Boot, Settings
@@ -116,7 +116,18 @@ def engine_for(settings: Settings) -> Engine:
         Recipe,
     )  # needs docker's SDK and an engine that answers
 
-    return DockerEngine(Recipe(settings.image, settings.run.name, settings.machine.devices))
+    inside = settings.machine.container
+    return DockerEngine(
+        Recipe(
+            settings.image,
+            settings.run.name,
+            settings.machine.devices,
+            inside.binds,
+            inside.tmpfs,
+            (inside.python, *SERVER),
+            inside.env,
+        )
+    )
 
 
 def launch_for(boot: Boot, checkpoint: Path, settings: Settings) -> Launch:

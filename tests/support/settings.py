@@ -37,6 +37,8 @@ class Settings:
         Folder that builds are made in, and found in.
     run
         Folder of this run: its record and everything beside it.
+    against
+        What ``--gate ab`` compares the one build with: a build's name, or an engine's image.
     price, budget
         US dollars an hour, and dollars after which no further item starts (None: no limit).
     """
@@ -54,6 +56,7 @@ class Settings:
     engine_args: tuple[str, ...]
     engine_env: Mapping[str, str]
     gate: str
+    against: str
     accept_regression: str
     price: float
     budget: float | None

@@ -16,7 +16,7 @@ from typing import Any
 from quantkit.errors import QuantkitError
 from quantkit.machines import Machine
 from tests.support.docker_engine import OWNER
-from tests.support.host import nodes
+from tests.support.host import container_arguments
 from tests.support.reaping import owner_label
 
 Line = dict[str, Any]
@@ -50,21 +50,13 @@ def command(machine: Machine, image: str, program: Path, plan: Line) -> tuple[st
     told = json.dumps(plan)
     if machine.engine != "docker" or not image:
         return (sys.executable, str(program), told)
-    devices = [part for device in machine.devices for part in ("--device", device)]
-    groups = [part for group in device_groups(machine.devices) for part in ("--group-add", group)]
     return (
         *("docker", "run", "--rm", "--init", "--label", f"{OWNER}={owner_label()}"),
         *("--network", "none", "--ipc", "host"),
-        *("--security-opt", "seccomp=unconfined", *devices, *groups),
-        *("--volume", f"{program}:{IN_CONTAINER}:ro", "--entrypoint", "python3"),
+        *("--security-opt", "seccomp=unconfined", *container_arguments(machine)),
+        *("--volume", f"{program}:{IN_CONTAINER}:ro"),
         *(image, IN_CONTAINER, told),
     )
-
-
-def device_groups(devices: Sequence[str]) -> list[str]:
-    """Numeric ids of the groups that own these device nodes here: a container knows no names of the host."""
-    paths = [node for device in devices if Path(device).exists() for node in nodes(Path(device))]
-    return [str(group) for group in sorted({path.stat().st_gid for path in paths} - {0})]
 
 
 def environment(cores: Sequence[int]) -> dict[str, str]:
