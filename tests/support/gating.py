@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from quantkit.errors import BadRecord, QuantkitError
+from quantkit.formats import FORMATS
+from tests.support import ab
 from tests.support.baseline import (
     ROOT,
     baseline_for,
@@ -68,16 +70,30 @@ def _regenerates(config: pytest.Config) -> bool:
     return bool(config.getoption("force_regen", False))
 
 
+def _require_rivals(settings: Settings) -> None:
+    """Refuse a comparison that is none: one build, and another build or, in containers, another image."""
+    images = settings.machine.engine == "docker"
+    known = settings.against in FORMATS or (images and "@sha256:" in settings.against)
+    if len(settings.builds) != 1 or not known:
+        raise pytest.UsageError(
+            f"--gate ab, got {len(settings.builds)} builds against {settings.against!r}, expected --builds B "
+            f"--against A, A being a build{' or an image REF@sha256:...' if images else ''}"
+        )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse at once what would be refused in the end."""
     config.stash[JUDGED] = Judged()
+    settings = config.stash[SETTINGS]
+    if settings.gate == "ab":
+        _require_rivals(settings)
     workers = hasattr(config, "workerinput") or bool(config.getoption("numprocesses", None))
     if _regenerates(config):
         try:
             refuse_here(os.environ, workers)
         except RegenRefused as wrong:
             raise pytest.UsageError(str(wrong)) from None
-    elif config.stash[SETTINGS].from_runs:
+    elif settings.from_runs:
         raise pytest.UsageError("--from, got no --force-regen, expected both (--from names runs to merge)")
 
 
@@ -134,6 +150,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     try:
         if _regenerates(config) and settings.from_runs:
             _regenerate(settings, judged)
+        elif settings.gate == "ab":
+            _judge_ab(config, settings, judged)
         elif settings.gate == "baseline" and any(key[0] == "sweep" for key in ledger.rows):
             _judge(config, settings, judged)
     except QuantkitError as wrong:
@@ -165,6 +183,16 @@ def _judge(config: pytest.Config, settings: Settings, judged: Judged) -> None:
         judged.lines.append(f"drift of bf16 over the run, {cell}: {ratio - 1:+.1%}")
 
 
+def _judge_ab(config: pytest.Config, settings: Settings, judged: Judged) -> None:
+    ledger = config.stash[LEDGER]
+    pairs = ab.pairs_of(ledger.rows.values())
+    (build,) = settings.builds
+    judged.verdicts = ab.verdicts(build.name, pairs, not settings.machine.advisory_speed)
+    for verdict in judged.verdicts:
+        ledger.write(gate_row(verdict, None))
+    judged.lines.append(f"compared with {settings.against} in {ab.PAIRS} interleaved pairs a cell")
+
+
 def _boot_sd(baselines: Sequence[Baseline]) -> float:
     arrays = [
         padded([cell.boots for cell in baseline.cells.values()]) for baseline in baselines if baseline.cells
@@ -189,8 +217,10 @@ def gate_row(verdict: Verdict, public_tok_per_s: float | None) -> Row:
 def sentence(verdict: Verdict) -> str:
     """A verdict for the terminal."""
     text = f"{verdict.verdict.replace('_', ' ')}: {verdict.build} {verdict.cell}"
-    if verdict.ratio is not None and verdict.tolerance is not None:
-        text += f", {verdict.ratio - 1:+.1%} (tolerance {verdict.tolerance:.1%})"
+    if verdict.ratio is not None:
+        text += f", {verdict.ratio - 1:+.1%}"
+    if verdict.tolerance is not None:
+        text += f" (tolerance {verdict.tolerance:.1%})"
     if verdict.ratio_bf16 is not None:
         text += f", ratio to bf16 {verdict.ratio_bf16 - 1:+.1%}"
     advisory = "" if verdict.enforced or verdict.verdict in ("new", "same", "better") else " [advisory]"
@@ -231,6 +261,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for verdict in told:
         terminalreporter.write_line(sentence(verdict), red=verdict.is_regression or verdict.is_gap)
     if judged.verdicts:
-        terminalreporter.write_line(f"{same} of {len(judged.verdicts)} cells are the same as their baseline")
+        terminalreporter.write_line(f"{same} of {len(judged.verdicts)} cells are the same")
     for line in judged.lines:
         terminalreporter.write_line(line)

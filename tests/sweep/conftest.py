@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.ab import PAIRS, PHASES
 from tests.support.cellcheck import judged
 from tests.support.cells import GRIDS, Cell, seed_of
 from tests.support.load import Prompt, Target, measure
@@ -25,6 +26,7 @@ from tests.support.serving import Server
 from tests.support.settings import Settings
 from tests.support.summary import repeat_numbers, request_rows
 
+HERE, AB = Path(__file__).parent, "test_ab.py"
 SHORT_WARM_UP = 16  # tokens: opens the connections again, once the cell's shapes have been run on this server
 
 Measure = Callable[[Server, Cell, int], dict[str, Any]]
@@ -35,8 +37,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     grid = GRIDS[metafunc.config.stash[SETTINGS].grid]
     if "repeat" in metafunc.fixturenames:
         metafunc.parametrize("repeat", range(1, grid.repeats + 1))
+    if "phase" in metafunc.fixturenames:
+        metafunc.parametrize("phase", PHASES, indirect=True, scope="session")
+        metafunc.parametrize("pair", range(1, PAIRS + 1))
     if "cell" in metafunc.fixturenames:
         metafunc.parametrize("cell", grid.cells, ids=list(map(str, grid.cells)))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --gate ab the pairs, else the sweep."""
+    ab = config.stash[SETTINGS].gate == "ab"
+    away = [item for item in items if item.path.parent == HERE and ab != (item.path.name == AB)]
+    items[:] = [item for item in items if item not in set(away)]
+    config.hook.pytest_deselected(items=away)
 
 
 @pytest.fixture(scope="session")
