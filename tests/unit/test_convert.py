@@ -18,7 +18,9 @@ from tests.unit.files import contents, spoil
 
 # every format once, and every scheme at every size
 DECODED = [("E2B", name) for name in FORMATS]
-DECODED += [(size, name) for size in ("E4B", "12B", "31B") for name in ("fp8emb4", "fp8fnuz", "w8a8", "q4w4a16")]
+DECODED += [
+    (size, name) for size in ("E4B", "12B", "31B") for name in ("fp8emb4", "fp8fnuz", "w8a8", "q4w4a16")
+]
 BOUNDS = {
     "F8_E4M3": 16 / 448,
     "F8_E4M3FNUZ": 8 / 240,
