@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from quantkit.formats import Format
-from tests.meta import spoil_files as files
+from tests.meta import spoil_config as config
+from tests.meta import spoil_folder as folder
+from tests.meta import spoil_tensors as tensors
 from tests.meta import spoil_values as values
 
 UNREADABLE = "unreadable"  # refused with exit status 2, since the folder contradicts itself
@@ -83,35 +85,37 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
     Fault("9", "byte-0x80-in-fnuz", ("nan_code",), "FNUZ", values.forbidden_code),
     Fault("10", "zero-row-as-nan", ("scale_unusable",), "8-bit", values.nan_scale),
     Fault("10b", "zero-group-as-nan", ("step_unusable",), "int4", values.nan_step),
-    Fault("11", "tensor-missing", ("missing_tensor",), "any", files.missing),
-    Fault("12", "tensor-extra", ("unexpected_tensor",), "any", files.extra),
+    Fault("11", "tensor-missing", ("missing_tensor",), "any", tensors.missing),
+    Fault("12", "tensor-extra", ("unexpected_tensor",), "any", tensors.extra),
     Fault(
         "13",
         "linear-left-bf16",
         ("left_dense", "config_dense_not_ignored"),
         "quantized linears",
-        files.left_dense,
+        tensors.left_dense,
     ),
-    Fault("13b", "linear-left-bf16-ignored", ("left_dense",), "quantized linears", files.left_dense_ignored),
-    Fault("14", "quantized-module-ignored", ("config_ignored_but_quantized",), "quantized", files.ignored),
-    Fault("15", "dense-beside-packed", ("stored_twice",), "int4", files.stored_twice),
-    Fault("15b", "packed-beside-codes", ("stored_twice",), "8-bit", files.packed_beside_rows),
-    Fault("16", "copied-bit", ("copied_differs",), "any", files.copied_byte),
-    Fault("17", "shard-truncated", (UNREADABLE,), "any", files.truncated, on_folder=True),
-    Fault("18", "header-too-large", (UNREADABLE,), "any", files.header_too_large, on_folder=True),
-    Fault("19", "offsets-overlap", (UNREADABLE,), "any", files.overlapping, on_folder=True),
-    Fault("19b", "offsets-out-of-range", (UNREADABLE,), "any", files.out_of_range, on_folder=True),
-    Fault("20", "index-absent-shard", (UNREADABLE,), "any", files.index_names_absent_shard, on_folder=True),
-    Fault("20b", "index-other-shard", (UNREADABLE,), "any", files.index_names_other_shard, on_folder=True),
-    Fault("21", "packed-but-tied", ("config_tie",), "untied", files.tied_top),
-    Fault("21b", "packed-but-tied-nested", ("config_tie",), "untied", files.tied_nested),
-    Fault("21c", "untied-without-head", ("config_tie",), "tied", files.untied),
-    Fault("22", "head-missing", ("missing_tensor",), "untied", files.no_head),
-    Fault("23", "group-matches-nothing", ("config_group_empty",), "quantized", files.empty_group),
-    Fault("23b", "group-matches-too-much", ("config_group_wrong",), "mixed", files.greedy_group),
-    Fault("24", "side-file-missing", ("side_file_missing",), "any", files.no_side_file, on_folder=True),
-    Fault("24b", "side-file-differs", ("side_file_differs",), "any", files.other_side_file, on_folder=True),
-    Fault("25", "k-proj-absent", ("missing_tensor",), "any", files.key_absent),
+    Fault(
+        "13b", "linear-left-bf16-ignored", ("left_dense",), "quantized linears", tensors.left_dense_ignored
+    ),
+    Fault("14", "quantized-module-ignored", ("config_ignored_but_quantized",), "quantized", tensors.ignored),
+    Fault("15", "dense-beside-packed", ("stored_twice",), "int4", tensors.stored_twice),
+    Fault("15b", "packed-beside-codes", ("stored_twice",), "8-bit", tensors.packed_beside_rows),
+    Fault("16", "copied-bit", ("copied_differs",), "any", tensors.copied_byte),
+    Fault("17", "shard-truncated", (UNREADABLE,), "any", folder.truncated, on_folder=True),
+    Fault("18", "header-too-large", (UNREADABLE,), "any", folder.header_too_large, on_folder=True),
+    Fault("19", "offsets-overlap", (UNREADABLE,), "any", folder.overlapping, on_folder=True),
+    Fault("19b", "offsets-out-of-range", (UNREADABLE,), "any", folder.out_of_range, on_folder=True),
+    Fault("20", "index-absent-shard", (UNREADABLE,), "any", folder.index_names_absent_shard, on_folder=True),
+    Fault("20b", "index-other-shard", (UNREADABLE,), "any", folder.index_names_other_shard, on_folder=True),
+    Fault("21", "packed-but-tied", ("config_tie",), "untied", config.tied_top),
+    Fault("21b", "packed-but-tied-nested", ("config_tie",), "untied", config.tied_nested),
+    Fault("21c", "untied-without-head", ("config_tie",), "tied", config.untied),
+    Fault("22", "head-missing", ("missing_tensor",), "untied", tensors.no_head),
+    Fault("23", "group-matches-nothing", ("config_group_empty",), "quantized", config.empty_group),
+    Fault("23b", "group-matches-too-much", ("config_group_wrong",), "mixed", config.greedy_group),
+    Fault("24", "side-file-missing", ("side_file_missing",), "any", folder.no_side_file, on_folder=True),
+    Fault("24b", "side-file-differs", ("side_file_differs",), "any", folder.other_side_file, on_folder=True),
+    Fault("25", "k-proj-absent", ("missing_tensor",), "any", tensors.key_absent),
     Fault("26", "gate-up-swapped", ("other_module",), "quantized linears", values.swap_gate_up),
     Fault("26b", "gate-up-swapped-dense", ("copied_differs",), "bf16", values.swap_gate_up),
     Fault("27", "rows-reversed", ("rows_permuted",), "quantized linears", values.reverse_rows),
@@ -130,22 +134,22 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
     Fault("+7c", "rows-rolled-dense", ("copied_differs",), "bf16", values.roll_rows),
     Fault("+8", "scale-times-16", ("scale_not_rule", "decoder_fault"), "8-bit", values.scale_times_16),
     Fault("+8b", "step-times-16", ("off_grid", "decoder_fault"), "int4 linears", values.scale_times_16),
-    Fault("+9", "shape-differs", ("wrong_shape",), "any", files.reshaped),
-    Fault("+10", "weight-shape-differs", ("weight_shape_differs",), "int4", files.other_shape),
-    Fault("+11", "combination-of-no-build", ("unknown_build",), "untied", files.table_dense),
-    Fault("+12", "index-total", ("index_size_differs",), "any", files.index_total, on_folder=True),
-    Fault("+13", "metadata-absent", ("metadata_differs",), "any", files.no_metadata, on_folder=True),
-    Fault("+14", "other-weights-file", ("stray_weights",), "any", files.stray_weights, on_folder=True),
-    Fault("+15", "config-absent", ("config_not_quantized",), "quantized", files.no_quantization_config),
-    Fault("+15b", "config-needless", ("config_not_quantized",), "bf16", files.needless_quantization_config),
-    Fault("+16", "config-bits", ("config_field",), "quantized", files.other_arguments),
+    Fault("+9", "shape-differs", ("wrong_shape",), "any", tensors.reshaped),
+    Fault("+10", "weight-shape-differs", ("weight_shape_differs",), "int4", tensors.other_shape),
+    Fault("+11", "combination-of-no-build", ("unknown_build",), "untied", tensors.table_dense),
+    Fault("+12", "index-total", ("index_size_differs",), "any", folder.index_total, on_folder=True),
+    Fault("+13", "metadata-absent", ("metadata_differs",), "any", folder.no_metadata, on_folder=True),
+    Fault("+14", "other-weights-file", ("stray_weights",), "any", folder.stray_weights, on_folder=True),
+    Fault("+15", "config-absent", ("config_not_quantized",), "quantized", config.no_quantization_config),
+    Fault("+15b", "config-needless", ("config_not_quantized",), "bf16", config.needless_quantization_config),
+    Fault("+16", "config-bits", ("config_field",), "quantized", config.other_arguments),
     Fault(
-        "+17", "config-module-unmatched", ("config_module_unmatched",), "quantized", files.unmatched_module
+        "+17", "config-module-unmatched", ("config_module_unmatched",), "quantized", config.unmatched_module
     ),
     Fault(
-        "+17b", "config-engine-names", ("config_module_unmatched",), "quantized", files.checkpoint_names_only
+        "+17b", "config-engine-names", ("config_module_unmatched",), "quantized", config.checkpoint_names_only
     ),
-    Fault("+18", "config-ignores-nothing", ("config_ignore_empty",), "quantized", files.ignores_nothing),
-    Fault("+19", "config-endless-pattern", ("config_pattern",), "quantized", files.endless_pattern),
-    Fault("+20", "config-field-changed", ("config_changed",), "any", files.changed_field),
+    Fault("+18", "config-ignores-nothing", ("config_ignore_empty",), "quantized", config.ignores_nothing),
+    Fault("+19", "config-endless-pattern", ("config_pattern",), "quantized", config.endless_pattern),
+    Fault("+20", "config-field-changed", ("config_changed",), "any", config.changed_field),
 )

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.meta.nibbles import float32, pack, unpack
 from tests.meta.toy import GROUP, Draft, Raw, bf16
 
 PREFIX = "model.language_model."
@@ -28,26 +29,9 @@ def int4_module(draft: Draft) -> str:
     return next(module for module in (UP, TABLE) if f"{module}.weight_packed" in draft)
 
 
-def float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Values of bfloat16 patterns."""
-    return np.asarray(bits.view(ml_dtypes.bfloat16), dtype=np.float32)
-
-
 def source_values(source: Draft, module: str) -> NDArray[np.float32]:
     """The source's values of a module."""
     return float32(source[f"{module}.weight"].view(np.uint16))
-
-
-def unpack(words: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Levels of packed words."""
-    shifts = 4 * np.arange(8)
-    return ((words.astype(np.int64)[..., None] >> shifts & 15) - 8).reshape(len(words), -1)
-
-
-def pack(levels: NDArray[np.int64], bias: int = 8, shifts: NDArray[np.int64] = 4 * np.arange(8)) -> bytearray:
-    """Words of levels, biased and lowest first unless asked otherwise."""
-    nibbles = (levels + bias & 15).reshape(len(levels), -1, 8)
-    return bytearray((nibbles << shifts).sum(axis=2).astype(np.uint32).tobytes())
 
 
 def levels_of(draft: Draft, module: str) -> NDArray[np.int64]:
