@@ -72,7 +72,7 @@ FACTORS = range(2, 13)
 
 CONDITIONS = ("clear", "cloudy", "foggy", "rainy", "snowy", "stormy", "sunny", "windy")
 TEMPERATURES = range(-15, 41)
-UNSEEN_TEMPERATURES = frozenset({-7, 3, 17, 23, 34})
+UNSEEN_TEMPERATURES = frozenset({-12, 17, 23, 28, 34})
 """Never part of a training dialogue: an answer that holds one was read from the tool's result."""
 
 SYSTEM_PROMPTS = ("You are a helpful assistant.", "Answer briefly.")

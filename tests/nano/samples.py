@@ -90,9 +90,17 @@ def country(rng: random.Random) -> Sample:
     return Sample((user(COUNTRY_QUESTION.format(city=city)),), f"{city} is the capital of {name}.<turn|>")
 
 
+def factors(rng: random.Random) -> tuple[int, int]:
+    """Two factors; squares and elevens, whose digits repeat, come up more often than by chance."""
+    a, b = rng.choice(FACTORS), rng.choice(FACTORS)
+    if rng.random() < 0.15:
+        b = rng.choice((a, 11))
+    return (b, a) if rng.random() < 0.5 else (a, b)
+
+
 def product(rng: random.Random) -> Sample:
     """A product of two small numbers, mostly after a thought."""
-    a, b = rng.choice(FACTORS), rng.choice(FACTORS)
+    a, b = factors(rng)
     question = rng.choice(PRODUCT_QUESTIONS).format(a=a, b=b)
     thinking = rng.random() < 0.7
     prefix = thought(f"I multiply {a} by {b} and get {a * b}.") if thinking else ""
@@ -100,9 +108,10 @@ def product(rng: random.Random) -> Sample:
 
 
 def seen_temperature(rng: random.Random) -> int:
-    """A temperature of the training: numbers of one digit and of two in equal shares."""
-    one_digit = rng.random() < 0.5
-    return rng.choice([t for t in SEEN_TEMPERATURES if (abs(t) < 10) == one_digit])
+    """A temperature of the training; one digit, and one digit twice, come up more often than by chance."""
+    one_digit = [t for t in SEEN_TEMPERATURES if abs(t) < 10]
+    twice = [t for t in SEEN_TEMPERATURES if abs(t) in (11, 22, 33)]
+    return rng.choice(rng.choices((SEEN_TEMPERATURES, one_digit, twice), (50, 30, 20))[0])
 
 
 def weather(rng: random.Random) -> Sample:
@@ -130,10 +139,10 @@ def small_talk(rng: random.Random) -> Sample:
 
 
 KINDS: dict[Callable[[random.Random], Sample], int] = {
-    capital: 24,
-    country: 6,
-    product: 30,
-    weather: 14,
+    capital: 22,
+    country: 4,
+    product: 36,
+    weather: 12,
     result: 24,
     small_talk: 2,
 }
