@@ -67,7 +67,7 @@ ROCM_FACTS = BootFacts(
     version="0.31.1",
     kernels=(
         ("RowWiseTorchFP8ScaledMMLinearKernel", "CompressedTensorsW8A8Fp8"),
-        ("TritonW4A16LinearKernel", "mixed-precisionlinear"),
+        ("TritonW4A16LinearKernel", "mixed-precision linear"),
         ("CompressedTensorsWNA16MoEMethod", ""),
     ),
     attention=("TRITON_ATTN",),

@@ -40,7 +40,7 @@ OWNER = textwrap.dedent("""
     from pathlib import Path
     from tests.support.engines import Launch
     from tests.support.process_engine import ProcessEngine
-    running = ProcessEngine((sys.executable, "-c", {stubborn!r})).start(
+    running = ProcessEngine((sys.executable, "-c", {stubborn!r}), grace_s=0.5).start(
         Launch("x", Path({folder!r}), "x", Path({folder!r}) / "boot.log"))
     try:
         print(running.guardian.pid, flush=True)
@@ -57,7 +57,7 @@ def stubborn(folder: Path) -> Launch:
 
 def wait_up(log: Path, lines: int = 2) -> None:
     """Until both processes have said that they are up."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (log.exists() and log.read_text().count("up ") >= lines):
         assert time.monotonic() <= deadline, log.read_text() if log.exists() else "no log"
         time.sleep(0.05)
@@ -90,7 +90,7 @@ def scratch_of(guardian: int) -> Path:
 
 def test_stop_ends_a_stubborn_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf processes, their shared memory and their scratch folder are gone when `stop` returns."""
-    running = ProcessEngine((sys.executable, "-c", STUBBORN)).start(stubborn(tmp_path))
+    running = ProcessEngine((sys.executable, "-c", STUBBORN), grace_s=0.5).start(stubborn(tmp_path))
     wait_up(tmp_path / "boot.log")
     members, scratch = session_members(running.guardian.pid), scratch_of(running.guardian.pid)
     memory = shared_memory(members)
@@ -138,7 +138,7 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
 
 def test_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
     """A child whose parent died is ended by the guardian."""
-    running = ProcessEngine((sys.executable, "-c", STUBBORN)).start(stubborn(tmp_path))
+    running = ProcessEngine((sys.executable, "-c", STUBBORN), grace_s=0.5).start(stubborn(tmp_path))
     wait_up(tmp_path / "boot.log")
     members = session_members(running.guardian.pid)
     first = min(running.pids(), key=lambda pid: (started_at(pid), pid))

@@ -21,10 +21,12 @@ def test_boot(
     expected: Expected,
     row: dict[str, Any],
     data_regression: DataRegressionFixture,
+    pytestconfig: pytest.Config,
 ) -> None:
     """The engine runs this build as meant, and says the same as the committed baseline."""
     metrics = server.metrics()
     row["boot_s"] = server.boot_s
+    row["engine_args"] = list(server.running.launch.args)
     row["kv_tokens_metrics"] = metrics.kv_tokens
     facts = server.boot_facts
     row.update(boot_numbers(facts, expected))
@@ -33,4 +35,7 @@ def test_boot(
     check_kv(facts, metrics.kv_tokens)
     assert facts.prefix_caching == metrics.prefix_caching
     baseline = BASELINES / expected.machine.name / "boot" / f"{boot.build.name}.yml"
+    row["baseline"] = "known" if baseline.parent.is_dir() or pytestconfig.getoption("force_regen") else "new"
+    if row["baseline"] == "new":  # a machine's first run fails nothing; --force-regen writes what it found
+        return
     data_regression.check(stable_facts(facts, expected), fullpath=baseline)

@@ -79,7 +79,9 @@ def _count(text: str) -> int:
 
 
 def _put_kernels(facts: Any, entries: Entries) -> None:
-    facts.kernels = tuple((entry["kernel"], entry.get("scheme") or "") for entry in entries)
+    schemes = (entry.get("scheme") or "" for entry in entries)
+    named = ("mixed-precision linear" if scheme == "mixed-precisionlinear" else scheme for scheme in schemes)
+    facts.kernels = tuple((entry["kernel"], scheme) for entry, scheme in zip(entries, named, strict=True))
 
 
 def _put_attention(facts: Any, entries: Entries) -> None:

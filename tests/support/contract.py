@@ -166,7 +166,7 @@ def boot_numbers(facts: BootFacts, expected: Expected) -> dict[str, Any]:
         **stable_facts(facts, expected),
         "warnings": sorted(facts.warnings),
         "product_plugin": facts.product_plugin,
-        "kernels": [kernel for kernel, _ in facts.kernels],
+        "kernels": list(dict.fromkeys(kernel for kernel, _ in facts.kernels)),
         "schemes": [scheme for _, scheme in facts.kernels],
         "loaded_bytes": round(held),
         "loaded_gib": held / GIB,

@@ -26,6 +26,7 @@ from tests.support.reaping import new_scratch
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
+STOP_S = "20"
 REPOSITORY = "quantkit/host-root"
 HOST_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc")
 REGISTRY = """
@@ -54,7 +55,7 @@ def bound_folders() -> tuple[str, ...]:
 def _guarded(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
     with log.open("wb") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.guardian", str(new_scratch()), *command],
+            [sys.executable, "-m", "tests.support.guardian", str(new_scratch()), STOP_S, *command],
             stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
 

@@ -21,6 +21,10 @@ class PortInUse(EngineError):
     """Something else already answers, or listens, where the server should."""
 
 
+class CardTaken(EngineError):
+    """Another run has the card."""
+
+
 class ServerError(QuantkitError):
     """A server did not do what it must; carries the end of its log."""
 

@@ -1,7 +1,7 @@
 """A small process between pytest and a server: when pytest is gone, by whatever death, so is the whole server.
 
-Run as ``python -m tests.support.guardian SCRATCH COMMAND...`` as the leader of a session, with one end of a pipe
-as standard input: end of file means that the owner is gone, or wants the server stopped. Standard library only.
+Run as ``python -m tests.support.guardian SCRATCH GRACE_S COMMAND...`` as the leader of a session, with one end of a
+pipe as standard input: end of file means that the owner is gone, or wants the server stopped. Standard library only.
 """
 
 import ctypes
@@ -17,7 +17,6 @@ from tests.support.reaping import SESSION, end, session_members
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-GRACE_S = 5.0  # vLLM takes about one
 
 
 def _prctl(option: int, value: int) -> None:
@@ -38,7 +37,7 @@ def _wait(server: "subprocess.Popen[bytes]") -> None:
         os.close(ended)
 
 
-def guard(scratch: Path, command: list[str]) -> int:
+def guard(scratch: Path, grace_s: float, command: list[str]) -> int:
     """Run the command until it ends or the owner is gone, then end its whole session; its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the server would inherit
@@ -51,10 +50,10 @@ def guard(scratch: Path, command: list[str]) -> int:
     _wait(server)
     died = server.poll() is not None
     server.terminate()
-    end((pid for pid in session_members(os.getpid()) if pid != os.getpid()), 0 if died else GRACE_S)
+    end((pid for pid in session_members(os.getpid()) if pid != os.getpid()), 0 if died else grace_s)
     shutil.rmtree(scratch, ignore_errors=True)
     return server.wait() if died else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(guard(Path(sys.argv[1]), sys.argv[2:]))
+    raise SystemExit(guard(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))

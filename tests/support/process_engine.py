@@ -28,7 +28,8 @@ ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PYTHONUNBUFFERED": "1",
 }
-STOP_S = 20.0
+GRACE_S = 5.0  # from being asked to end until it is killed; vLLM takes about one
+STOP_S = 15.0  # for the guardian, after that grace
 
 
 def free_port() -> int:
@@ -87,7 +88,7 @@ class Process(Running):
         assert self.guardian.stdin is not None
         self.guardian.stdin.close()
         try:
-            self.guardian.wait(STOP_S)
+            self.guardian.wait(GRACE_S + STOP_S)
         except subprocess.TimeoutExpired:
             end(session_members(self.guardian.pid))
             self.guardian.wait()
@@ -110,11 +111,16 @@ class ProcessEngine(Engine):
         What to run before the server's own arguments; miniatures name another.
     port
         Port to use; 0 chooses a free one.
+    grace_s
+        Seconds that a server has to end by itself.
     """
 
-    def __init__(self, command: tuple[str, ...] = (sys.executable, *SERVER), port: int = 0) -> None:
+    def __init__(
+        self, command: tuple[str, ...] = (sys.executable, *SERVER), port: int = 0, grace_s: float = GRACE_S
+    ) -> None:
         self.command = command
         self.port = port
+        self.grace_s = grace_s
 
     def start(self, launch: Launch) -> Process:
         if self.command[1:3] == SERVER and find_spec("vllm") is None:
@@ -126,7 +132,14 @@ class ProcessEngine(Engine):
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         with launch.log.open("wb") as log:
             guardian = subprocess.Popen(
-                (sys.executable, "-m", "tests.support.guardian", str(new_scratch()), *command),
+                (
+                    sys.executable,
+                    "-m",
+                    "tests.support.guardian",
+                    str(new_scratch()),
+                    str(self.grace_s),
+                    *command,
+                ),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
+from quantkit.checkpoint import Checkpoint
 from quantkit.formats import Format
 from tests.support.bootlog import BootFacts, BootLog
 from tests.support.card_memory import wait_fallen
-from tests.support.engines import Engine, Launch, Running
+from tests.support.engines import CardTaken, Engine, Launch, Running
 from tests.support.host import Host
 from tests.support.metrics import Metrics
 from tests.support.process_engine import SERVER, ProcessEngine
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from openai import OpenAI  # a second to import, which most runs of pytest need not spend
 
 VLLM_ARGS = (
-    "--max-model-len", "9216",  # the largest cell of the article: 8,192 in, 512 out
     "--enable-auto-tool-choice",
     "--reasoning-parser", "gemma4",
     "--tool-call-parser", "gemma4",
@@ -37,12 +37,19 @@ VLLM_ARGS = (
 )  # fmt: skip
 ENGINE_ARGS = {
     "process": (
+        "--max-model-len", "9216",  # the largest cell of the article: 8,192 in, 512 out
         "--enforce-eager",
         "--model-loader-extra-config", '{"enable_weights_track": true}',  # a missing tensor is then an error
     ),
-    "docker": ("--gpu-memory-utilization", "0.90"),
+    "docker": (
+        "--max-model-len", "32768",
+        "--gpu-memory-utilization", "0.90",
+    ),
 }  # fmt: skip
 ENGINE_ENV = {"process": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "docker": {}}  # GiB
+# The one exception: a checkpoint with towers serves text only, as the others do.
+MULTIMODAL_ARGS = ("--limit-mm-per-prompt", '{"image": 0, "audio": 0}')
+LOCK_S = 1800.0  # a run of ten builds holds its card for less
 
 
 @dataclass
@@ -133,12 +140,14 @@ def engine_for(settings: Settings) -> Engine:
 def launch_for(boot: Boot, checkpoint: Path, settings: Settings) -> Launch:
     """The launch of a boot: one record of settings, the same for every build but for the checkpoint."""
     kind = settings.machine.engine
+    with Checkpoint.open(checkpoint) as opened:
+        exceptions = MULTIMODAL_ARGS if "vision_config" in opened.config else ()
     return Launch(
         name=str(boot),
         checkpoint=checkpoint,
         model=f"quantkit-{boot.build.name}",
         log=settings.run / "boot" / f"{boot}.log",
-        args=(*VLLM_ARGS, *ENGINE_ARGS[kind], *settings.engine_args),
+        args=(*VLLM_ARGS, *ENGINE_ARGS[kind], *exceptions, *settings.engine_args),
         env={**ENGINE_ENV[kind], **settings.engine_env},
     )
 
@@ -155,10 +164,32 @@ def serve(engine: Engine, launch: Launch, boot: Boot, patience: Patience = Patie
         running.stop()
 
 
+@contextmanager
+def one_run(card: str, seconds: float = LOCK_S) -> Iterator[None]:
+    """This machine's card for this run alone.
+
+    Raises
+    ------
+    CardTaken
+        Where another run does not let go of it in so many seconds.
+    """
+    lock = FileLock(lock_folder() / f"{card}.lock", timeout=seconds)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise CardTaken(
+            f"card {card}", got=f"another run's for {seconds:g} s", hint="one run a card"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> Iterator[Engine]:
     """This machine's engine and its card for ourselves; what dead runs of ours left on it is ended first."""
-    with FileLock(lock_folder() / f"{settings.machine.name}.lock"):
+    with one_run(settings.machine.name):
         engine = engine_for(settings)
         engine.reap_orphans()
         yield engine
