@@ -34,7 +34,7 @@ from tests.report.summary import SCHEMA, summary, summary_json
 from tests.report.terminal import WIDTH, blocks, table, wants_colour
 from tests.report.write import write_report
 from tests.support.options import OPTIONS
-from tests.support.record import Record, write_record
+from tests.support.record import Record, Row, write_record
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "mi300x" / "published"
 HOSTILE = '<script>alert("x")</script>|`a`*b*\n[link](http://example.com)\x1b[31m@someone=cmd'
@@ -52,9 +52,11 @@ def _hostile() -> Record:
 def _dead() -> Record:
     """A run in which one build never booted."""
     rows = [*serve_rows(FORMATS["fp8"]), *(cell_row(FORMATS["fp8"], load) for load in SMOKE)]
-    return made_up_record(
-        ["bf16", "fp8"], changed={row.key: failed(row, "ServerDied: exit 1") for row in rows}
-    )
+    return made_up_record(["bf16", "fp8"], changed={row.key: _died(row) for row in rows})
+
+
+def _died(row: Row) -> Row:
+    return failed(replace(row, numbers={}), "ServerDied: exit 1")
 
 
 RECORDS: dict[str, Record] = {
@@ -233,6 +235,17 @@ def test_no_form_makes_up_a_number(name: str) -> None:
     missing = {(each["suite"], each["build"], each["item"]) for each in given["missing"]}
     assert missing == {row.key for row in RECORDS[name].rows if row.outcome != "ok"}
     assert "nan" not in json.dumps(given).lower().replace("nanoseconds", "")
+
+
+def test_a_figure_that_is_not_there_is_null() -> None:
+    dead = next(build for build in summary(RECORDS["a failed build"])["builds"] if build["name"] == "fp8")
+    names = ("kernels", "loaded_gib", "kv_tokens", "boot_s", "mean_abs_dlogprob")
+    assert {name: dead[name] for name in names} == dict.fromkeys(names)
+    assert dead["answers"] == "0/3"
+    bare = summary(RECORDS["one build"])["builds"][0]
+    assert all(bare[name] is not None for name in names)
+    bf16 = summary(RECORDS["whole"])["builds"][0]
+    assert (bf16["relative_rms_error"], bf16["groups_off_grid"]) == (None, None)
 
 
 def test_the_command_writes_four_files_and_says_where(
