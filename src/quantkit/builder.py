@@ -23,7 +23,7 @@ class Builder:
         self.source, self.plan, self.output, self.donor = source, plan, output, donor
         self.blocks = tuple(cut(plan.decisions))
         self.done: dict[int, Done] = {}
-        self.reused = 0
+        self.reused: set[int] = set()
 
     def workspace(self) -> Workspace:
         """Buffers for one worker."""
@@ -34,7 +34,7 @@ class Builder:
         known = self.output.journal.done.get(block.number)
         if known is not None and self._on_disk(space, block) == known.stored:
             self.done[block.number] = known
-            self.reused += 1
+            self.reused.add(block.number)
             return
         read, arrays, tally = self.encode(space, block)
         self._write(block, arrays)

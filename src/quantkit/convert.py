@@ -134,7 +134,7 @@ def build(
         output = stack.enter_context(Output(out, plan.shards, _key(reader, plan, facts, on)))
         builder = Builder(reader, plan, output, donor)
         recorded = _carry_out(builder, facts, config, workers)
-        return _summary(plan, out, recorded, len(builder.blocks), builder.reused)
+        return _summary(plan, out, recorded, len(builder.blocks), len(builder.reused))
 
 
 def _carry_out(builder: Builder, facts: dict[str, Any], config: bytes, workers: int) -> dict[str, Any]:

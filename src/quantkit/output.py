@@ -72,10 +72,14 @@ class Output:
         self._of: dict[str, ShardFile] = {}
 
     def __enter__(self) -> "Output":
-        for shard in self.shards:
-            file = ShardFile(self.folder, shard)
-            self._files.append(file)
-            self._of.update({tensor.name: file for tensor in shard.tensors})
+        try:
+            for shard in self.shards:
+                file = ShardFile(self.folder, shard)
+                self._files.append(file)
+                self._of.update({tensor.name: file for tensor in shard.tensors})
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

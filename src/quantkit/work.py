@@ -59,12 +59,11 @@ def for_each(
             except Exception as error:
                 queue.stop(number, error)
 
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            runs = [pool.submit(run) for _ in range(workers)]
-            for started in runs:
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for started in [pool.submit(run) for _ in range(workers)]:
                 started.result()
-    except BaseException:
-        queue.stop()
-        raise
+        except BaseException:  # Ctrl-C, say: leaving the pool waits for its threads, so let them end
+            queue.stop()
+            raise
     queue.raise_first()

@@ -71,6 +71,21 @@ def test_ignored_are_the_linears_left_dense_and_a_dense_head() -> None:
         assert found["ignore"] == expected
 
 
+def test_a_kept_key_that_is_loaded_as_value_too_is_ignored_as_both() -> None:
+    config = shrunk(real_config("12B"))
+    attention = "layers.5.self_attn."
+    found = quantization_config(
+        plan_of(config, "q4w4a16", frozenset({f"model.language_model.{attention}k_proj"}))
+    )
+    assert found is not None
+    for part in "qkv":
+        names = [f"{prefix}{attention}{part}_proj" for prefix in ("model.language_model.", "model.")]
+        exact, engine = ([entry for entry in found["ignore"] if matches(entry, name)] for name in names)
+        assert exact, names
+        assert engine or not exact[0].startswith("re:")
+    assert not [entry for entry in found["ignore"] if matches(entry, "model.layers.15.self_attn.k_proj")]
+
+
 def test_bf16_has_no_quantization_config_and_an_alien_one_is_dropped() -> None:
     source = shrunk(real_config("E2B")) | {"quantization_config": {"bits": 4}}
     source["text_config"]["quantization_config"] = {"bits": 4}

@@ -12,7 +12,9 @@ from quantkit.checkpoint import Checkpoint
 from quantkit.convert import KEEP, build
 from quantkit.errors import BadHeader, NotACheckpoint, NotEligible, OffGrid, OutputNotUsable, UnknownModel
 from quantkit.formats import FORMATS, format_named
+from quantkit.verify import verify
 from tests.unit.bits import to_bf16
+from tests.unit.conftest import Miniature
 from tests.unit.files import contents, down_proj, spoil
 
 PREFIX = "model.language_model."
@@ -65,6 +67,17 @@ def test_kept_linears_are_bf16_and_ignored(copy: Path, tmp_path: Path) -> None:
             assert tensor.replace(".weight", ".weight_packed") not in built.entries
     assert json.loads((tmp_path / "out" / "quantkit.json").read_text())["kept"] == list(made.kept)
     assert made.found.groups_off_grid == 0
+
+
+@pytest.mark.parametrize(("size", "layer"), [("E2B", 3), ("12B", 5), ("12B", 4)])
+def test_the_judge_agrees_with_a_build_that_keeps(
+    miniature: Miniature, tmp_path: Path, size: str, layer: int
+) -> None:
+    source = Path(shutil.copytree(miniature(size), tmp_path / "source"))
+    spoil(source, f"{PREFIX}layers.{layer}.self_attn.k_proj.weight", 64, NOISE)
+    made = build(source, tmp_path / "out", format_named("q4w4a16"), off_grid=KEEP)
+    assert made.kept
+    assert verify(source, tmp_path / "out").problems == ()
 
 
 @pytest.mark.parametrize("name", ["fp8", "w8a8", "fp8fnuz"])

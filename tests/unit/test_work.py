@@ -1,0 +1,71 @@
+"""Work on threads: every item once, a state each, and an end at the first error or Ctrl-C."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from quantkit.work import for_each
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_every_item_once_with_a_state_for_each_thread(workers: int) -> None:
+    states: list[list[int]] = []
+
+    def new_state() -> list[int]:
+        states.append([])
+        return states[-1]
+
+    for_each(range(1000), workers, new_state, list.append)
+    assert len(states) == workers
+    assert sorted(item for state in states for item in state) == list(range(1000))
+
+
+def test_nothing_is_begun_after_an_error() -> None:
+    seen: list[int] = []
+
+    def act(state: None, item: int) -> None:
+        seen.append(item)
+        if item == 10:
+            raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match="item 10"):
+        for_each(range(100_000), 2, lambda: None, act)
+    assert len(seen) < 1000
+
+
+def test_the_earliest_error_is_raised() -> None:
+    barrier = threading.Barrier(2)
+
+    def act(state: None, item: int) -> None:
+        barrier.wait(10)  # both fail, in either order
+        raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match="item 0"):
+        for_each(range(2), 2, lambda: None, act)
+
+
+def test_a_state_that_cannot_be_made_is_an_error() -> None:
+    def fail() -> None:
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        for_each(range(3), 2, fail, lambda state, item: None)
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals need the main thread")
+def test_ctrl_c_ends_all_threads_soon() -> None:
+    seen: list[int] = []
+
+    def act(state: None, item: int) -> None:
+        seen.append(item)
+        if item == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)
+
+    with pytest.raises(KeyboardInterrupt):
+        for_each(range(1_000_000), 2, lambda: None, act)
+    assert len(seen) < 10_000
+    assert threading.active_count() < 20
