@@ -51,6 +51,8 @@ class Measured:
         The server's counters around the load.
     samples
         The server's own counts while every slot was streaming.
+    parsing_s
+        Processor seconds that parsing took, after the load.
     """
 
     cell: Cell
@@ -59,6 +61,7 @@ class Measured:
     before: Metrics = field(default_factory=dict)
     after: Metrics = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+    parsing_s: float = 0.0
 
 
 def body_of(model: str, prompt: Prompt, output_tokens: int) -> bytes:
@@ -125,7 +128,9 @@ async def _watched(session: aiohttp.ClientSession, measured: Measured, bodies: S
         gc.enable()
         await measured.client.stop()
         await cancelled(watching)
+    begun_s = time.thread_time()
     measured.answers = [recording.answer() for recording in recordings]
+    measured.parsing_s = time.thread_time() - begun_s
 
 
 async def read_metrics(session: aiohttp.ClientSession) -> Metrics:
