@@ -1,0 +1,82 @@
+"""Every build is launched alike, what the user adds reaches the engine, and one run at a time has the card."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from quantkit.formats import FORMATS
+from quantkit.machines import Machine, machine_named
+from tests.nano import NANO
+from tests.support.engines import CardTaken
+from tests.support.serving import MULTIMODAL_ARGS, launch_for, one_run
+from tests.support.settings import Boot, Settings
+
+CPU = machine_named("cpu")
+
+
+def settings(machine: Machine = CPU, args: tuple[str, ...] = ()) -> Settings:
+    """The settings that a launch is made from."""
+    found = SimpleNamespace(
+        machine=machine, run=Path("/run"), engine_args=args, engine_env={"A": "b"}, image=""
+    )
+    return cast(Settings, found)
+
+
+@pytest.fixture
+def text_only(tmp_path: Path) -> Path:
+    """The nano with a flat config, as builds have it."""
+    config = json.loads((NANO / "config.json").read_text())["text_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(NANO / "model.safetensors", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["cpu", "mi300x", "h200"])
+def test_all_builds_alike(name: str, text_only: Path) -> None:
+    """Launches of two builds differ in their names alone."""
+    machine = machine_named(name)
+    one, two = (
+        launch_for(Boot(FORMATS[build]), text_only, settings(machine)) for build in ("bf16", "w8a8emb4")
+    )
+    assert one.args == two.args
+    assert one.env == two.env
+    assert replace(one, name="", model="", log=Path()) == replace(two, name="", model="", log=Path())
+    assert one.model != two.model
+    assert "--quantization" not in one.args
+
+
+def test_second_start_has_its_own_log(text_only: Path) -> None:
+    """The log of bf16's first start is not overwritten by its second."""
+    first, second = (launch_for(Boot(FORMATS["bf16"], nth), text_only, settings()) for nth in (1, 2))
+    assert first.log != second.log
+    assert first.args == second.args
+
+
+def test_users_arguments_come_last(text_only: Path) -> None:
+    """What the user adds reaches the engine, where it overrides ours."""
+    launch = launch_for(Boot(FORMATS["fp8"]), text_only, settings(args=("--max-model-len", "1024")))
+    assert launch.args[-2:] == ("--max-model-len", "1024")
+    assert launch.env["A"] == "b"
+
+
+def test_towers_are_limited() -> None:
+    """A checkpoint with towers is the one declared exception: no images, no audio."""
+    launch = launch_for(Boot(FORMATS["bf16"]), NANO, settings())
+    assert launch.args[-2:] == MULTIMODAL_ARGS
+
+
+def test_one_run_a_card() -> None:
+    """A second run gives up with a sentence, and gets the card when the first is through."""
+    with (
+        one_run("a-card-of-this-test"),
+        pytest.raises(CardTaken, match="another run's"),
+        one_run("a-card-of-this-test", seconds=0.1),
+    ):
+        pass
+    with one_run("a-card-of-this-test", seconds=0.1):
+        pass
