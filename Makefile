@@ -3,6 +3,8 @@
 # make ci     make test, then what needs root or minutes: docker, browser, kills
 # make lint   ruff and mypy
 # make clean  builds, runs and the virtual environment
+# make droplet                  this host, a fresh Debian or Ubuntu droplet, to ready; ARGS=--check only looks
+# make remote HOST=root@...     the suite on that host, from here; ARGS are pytest's, -m mi300x by default
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +15,7 @@ RUN ?= runs/demo-$(COMMIT)
 TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test ci ci-only lint clean
+.PHONY: demo test ci ci-only lint clean droplet remote
 
 demo: $(INSTALLED)
 	$(PYTEST) tests/quant tests/gemm tests/serve tests/sweep --run $(RUN)
@@ -27,6 +29,15 @@ ci: test ci-only
 
 ci-only: lint
 	$(PYTEST) tests -m "slow or docker or browser" --run runs/ci-$(shell date +%Y%m%d-%H%M%S)
+
+droplet:
+	scripts/droplet $(ARGS)
+	$(if $(findstring --check,$(ARGS)),,$(MAKE) $(INSTALLED))
+
+remote: ARGS ?= -m mi300x
+remote:
+	test -n "$(HOST)" || { echo "make remote, got no HOST, expected HOST=root@..." >&2; exit 2; }
+	scripts/remote $(HOST) $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
