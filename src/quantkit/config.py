@@ -80,13 +80,29 @@ def _group(plan: Plan, scheme: Scheme) -> dict[str, Any]:
     }
 
 
+def _ignore_entry(module: str, modules: Mapping[str, Any]) -> str:
+    """The module's name; where an engine loads k as v too, a pattern that covers the v it will ask for."""
+    stem, _, last = module.rpartition(".")
+    if last == "k_proj" and f"{stem}.v_proj" not in modules:
+        layer = stem.partition("layers.")[2]
+        return rf"re:.*layers\.{re.escape(layer)}\.[kv]_proj$"
+    return module
+
+
 def _ignored(plan: Plan) -> list[str]:
+    schemes = plan.schemes
     dense = [
-        decision.tensor.module
+        _ignore_entry(decision.tensor.module, schemes)
         for decision in plan.decisions
         if decision.tensor.role is Role.LINEAR and decision.scheme is None
     ]
     return dense if plan.format.unties_lm_head else [*dense, LM_HEAD]
+
+
+def _is_ignored(module: str, ignored: list[str]) -> bool:
+    return any(
+        re.match(entry[3:], module) if entry.startswith("re:") else entry == module for entry in ignored
+    )
 
 
 def _check_targets(plan: Plan, groups: Mapping[str, Any], ignored: list[str]) -> None:
@@ -95,9 +111,9 @@ def _check_targets(plan: Plan, groups: Mapping[str, Any], ignored: list[str]) ->
     for group, scheme in zip(groups.values(), plan.format.schemes, strict=True):
         for target in group["targets"]:
             pattern = re.compile(target.removeprefix("re:"))
-            matched = {module for module in schemes if pattern.match(module)} - set(ignored)
-            strays = sorted(module for module in matched if schemes[module] != scheme)
-            if not matched or strays:
+            matched = {module for module in schemes if pattern.match(module)}
+            strays = sorted(m for m in matched if schemes[m] != scheme and not _is_ignored(m, ignored))
+            if strays or not any(schemes[module] == scheme for module in matched):
                 raise NotEligible(
                     f"target {target}", got=strays or "no module", expected=f"{scheme.name} modules"
                 )
