@@ -133,7 +133,7 @@ def _judge_modules(
         ignored = ignore.matching(names_of(module.name))
         groups = [name for name, patterns in targets.items() if _matches(module, patterns)]
         if module.scheme is None:
-            if module.source.role is Role.LINEAR and not ignored:
+            if module.source.role is Role.LINEAR and not _ignored_for_engines(module, ignore):
                 yield Finding("config_dense_not_ignored", module.name)
         elif ignored:
             yield Finding("config_ignored_but_quantized", module.name, _short(sorted(ignored)[0]))
@@ -145,6 +145,32 @@ def _judge_modules(
             )
         else:
             yield from _judge_names(module, targets[groups[0]])
+
+
+def _values_from_keys(modules: Sequence[Module]) -> dict[str, Module]:
+    """v_proj names that an engine makes up, by their k_proj: it loads the keys as values where none are stored.
+
+    It fuses q, k and v, and refuses a set of which only a part is ignored.
+    """
+    names = {module.name for module in modules}
+    keys = (module for module in modules if module.name.endswith(".k_proj"))
+    made_up = {key.name.removesuffix("k_proj") + "v_proj": key for key in keys}
+    return {name: key for name, key in made_up.items() if name not in names}
+
+
+def _judge_values(modules: Sequence[Module], ignore: Patterns) -> Iterator[Finding]:
+    for name, key in _values_from_keys(modules).items():
+        ignored = bool(ignore.matching(names_of(name)))
+        if key.scheme is None and not ignored:
+            yield Finding("config_dense_not_ignored", name, f"only {key.name} is, and the engine fuses both")
+        elif key.scheme is not None and ignored:
+            yield Finding("config_ignored_but_quantized", name)
+
+
+def _ignored_for_engines(module: Module, ignore: Patterns) -> bool:
+    """Whether an entry names it exactly, which engines translate, or a pattern knows the engine's name."""
+    names = names_of(module.name)
+    return bool(ignore.names & set(names)) or bool(ignore.matching(names[-1:]))
 
 
 def _judge_names(module: Module, patterns: Patterns) -> Iterator[Finding]:
@@ -167,6 +193,7 @@ def _judge_ignore(modules: Sequence[Module], ignore: Patterns, foreign: bool) ->
         dense.append((LM_HEAD,))
         if not ignore.matching([LM_HEAD]):
             yield Finding("config_dense_not_ignored", LM_HEAD)
+    dense += [names_of(name) for name, key in _values_from_keys(modules).items() if key.scheme is None]
     used = frozenset().union(*(ignore.matching(names) for names in dense))
     entries = {*ignore.names, *(text for text, _ in ignore.expressions)}
     yield from (
@@ -227,5 +254,6 @@ def judge_quantization(config: Mapping[str, Any], found: AsFound, foreign: bool)
         *_section_fields(section, found, foreign),
         *_judge_groups(groups, targets, found.modules, skipped, section.get("format")),
         *_judge_modules(found.modules, targets, ignored),
+        *_judge_values(found.modules, ignored),
         *_judge_ignore(found.modules, ignored, foreign),
     ]
