@@ -106,6 +106,7 @@ UNREADY = (
     ("503 for ever", ServerUnhealthy),
     ("dies during boot", ServerDied),
     ("dies on the first request", ServerDied),
+    ("makes no token", NoFirstToken),
     ("starts again and again", ServerLoops),
     ("another model", WrongModel),
 )

@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"text": "x", "finish_reason": "length"}
         if "prompt_logprobs" in body:
             choice["prompt_logprobs"] = [None, *map(self._logprobs, body["prompt"][1:])]
-        self._json(200, {"choices": [choice], "usage": {"completion_tokens": 1}})
+        self._json(200, {"choices": [choice], "usage": {"completion_tokens": self.world.tokens}})
 
     def _logprobs(self, token: int) -> dict[str, Any]:
         likely = self.world.logprob_factor * -0.2

@@ -47,6 +47,8 @@ class World:
         Factor on every log probability.
     image_status
         Status for a request with an image.
+    starts, tokens
+        How often it boots; how many tokens it makes when one is asked for.
     """
 
     log: tuple[str, ...] = GOOD_LOG
@@ -63,6 +65,7 @@ class World:
     logprob_factor: float = 1.0
     image_status: int = 400
     starts: int = 1
+    tokens: int = 1
 
 
 GOOD = World()
@@ -93,6 +96,7 @@ DEFECTS: dict[str, World] = {
     "503 for ever": replace(GOOD, health=503),
     "dies during boot": replace(GOOD, dies="boot"),
     "dies on the first request": replace(GOOD, dies="first request"),
+    "makes no token": replace(GOOD, tokens=0),
     "boots slowly": replace(GOOD, listens_after_s=60),
     "starts again and again": replace(GOOD, starts=3, listens_after_s=60),
     "another model": replace(GOOD, served="quantkit-bf16"),
