@@ -10,7 +10,6 @@ from tests.meta import small_project
 from tests.support.cells import GRIDS
 from tests.support.cost import (
     GUESSED_S,
-    WARM_UPS,
     dollars,
     estimate_lines,
     expected_s,
@@ -61,31 +60,25 @@ def one_repeat_s(cell: str, tok_per_s: float) -> float:
 
 def test_a_cell_takes_its_tokens_over_its_rate(rates_folder: Path) -> None:
     rates = published_rates("card", ARTICLE, rates_folder)
-    assert rates.cells == {("bf16", "1x128"): one_repeat_s("1x128", 512.0) * (3 + WARM_UPS)}
+    assert rates.cells == {("bf16", "1x128"): one_repeat_s("1x128", 512.0)}
     smoke = published_rates("card", GRIDS["smoke"], rates_folder)
     assert smoke.cells["bf16", "1x128"] == pytest.approx(rates.cells["bf16", "1x128"] * 32 / 512)
     assert published_rates("unheard_of", ARTICLE, rates_folder).source == ""
 
 
-def test_a_start_is_counted_once_a_pass_and_repeats_share_their_cell(rates_folder: Path) -> None:
+def test_a_start_is_counted_once_a_pass_and_a_warm_up_once_a_cell(rates_folder: Path) -> None:
     rates = published_rates("card", ARTICLE, rates_folder)
-    keys: list[Key] = [
-        ("serve", "bf16", "boot"),
-        ("serve", "bf16", "text"),
-        ("sweep", "bf16", "1x128-1"),
-        ("sweep", "bf16", "1x128-2"),
-        ("sweep", "bf16", "1x128@2"),
-        ("sweep", "bf16", "64x128"),
-    ]
-    cell = rates.cells["bf16", "1x128"]
-    serve = GUESSED_S["serve"]
-    assert expected_s(keys, rates) == {
-        keys[0]: 200.0 + serve,
-        keys[1]: serve,
-        keys[2]: cell / 2,
-        keys[3]: cell / 2,
-        keys[4]: cell + 200.0,
+    repeat, serve = rates.cells["bf16", "1x128"], GUESSED_S["serve"]
+    expected: dict[Key, float] = {
+        ("serve", "bf16", "boot"): 200.0 + serve,
+        ("serve", "bf16", "text"): serve,
+        ("sweep", "bf16", "repeat-1-1x128"): 2 * repeat,
+        ("sweep", "bf16", "repeat-2-1x128"): repeat,
+        ("sweep", "bf16", "1x128"): 0.0,  # the medians
+        ("sweep", "bf16", "repeat-1-1x128@2"): 2 * repeat + 200.0,
     }
+    keys: list[Key] = [*expected, ("sweep", "bf16", "repeat-1-64x128"), ("sweep", "fp8", "repeat-1-1x128")]
+    assert expected_s(keys, rates) == expected
     assert expected_s(keys, published_rates("unheard_of", ARTICLE, rates_folder)) == {}
 
 
@@ -93,33 +86,24 @@ def test_the_published_card_has_a_rate_for_every_build_and_cell() -> None:
     rates = published_rates("mi300x", ARTICLE)
     assert set(rates.boots) == set(FORMATS)
     assert set(rates.cells) == {(build, str(cell)) for build in FORMATS for cell in ARTICLE.cells}
-    assert rates.cells["bf16", "1x128"] == pytest.approx(one_repeat_s("1x128", 343.44) * (3 + WARM_UPS))
+    assert rates.cells["bf16", "1x128"] == pytest.approx(one_repeat_s("1x128", 343.44))
 
 
 def test_the_estimate_says_what_it_does_not_know(rates_folder: Path) -> None:
     rates = published_rates("card", ARTICLE, rates_folder)
-    keys: list[Key] = [("sweep", "bf16", "1x128"), ("sweep", "fp8", "1x128"), ("sweep", "", "drift")]
+    keys: list[Key] = [
+        ("sweep", "bf16", "repeat-1-1x128"),
+        ("sweep", "fp8", "repeat-1-1x128"),
+        ("sweep", "", "drift"),
+    ]
     lines = estimate_lines("card", keys, rates, 2.0)
     assert lines[0] == "would run on card: 3 items, 2 server starts"
-    seconds = 4 * one_repeat_s("1x128", 512.0) + 200.0
-    assert lines[1].split() == [
-        "cells",
-        "2",
-        "items",
-        "4",
-        "min",
-        dollars(seconds, 2.0),
-        "(1",
-        "without",
-        "a",
-        "rate)",
-    ]
+    took = dollars(2 * one_repeat_s("1x128", 512.0) + 200.0, 2.0)
+    assert " ".join(lines[1].split()) == f"cells 2 items 4 min {took} (1 without a rate)"
     assert lines[2].split()[-2:] == ["not", "known"]
     assert "Made-up figures" in lines[-2]
-    assert (
-        "not known: no rates were published for other"
-        in estimate_lines("other", keys, published_rates("", ARTICLE), 2.0)[-1]
-    )
+    unknown = estimate_lines("other", keys, published_rates("", ARTICLE), 2.0)
+    assert "not known: no rates were published for other" in unknown[-1]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tests.support.cells import Grid
 from tests.support.record import Key, line_to_row
 
 PUBLISHED = Path(__file__).parents[2] / "baselines"
-CELL = re.compile(r"(?P<concurrency>\d+)x(?P<prompt>\d+)")
-WARM_UPS = 1  # a cell's warm-up counted as one more repeat
+# An item of the sweep: a measurement of a cell ("repeat-1-8x128", "@2" in bf16's second pass), or the cell's medians.
+CELL = re.compile(r"(?P<measured>.+-)?(?P<cell>\d+x\d+)(@\d+)?")
 ALIKE = {"bf16qat": "bf16"}  # the same tensors in the same format
 # Seconds an item takes where nothing was published: guesses for E2B on a server's disk and card, said as such.
 GUESSED_S = {"quant": 60.0, "gemm": 20.0, "serve": 10.0}
@@ -31,7 +31,7 @@ class Rates:
     source
         What the figures are from, for the reader.
     boots, cells
-        Seconds by build; seconds of all repeats and the warm-up by (build, cell).
+        Seconds by build; seconds of one repeat by (build, cell).
     """
 
     source: str = ""
@@ -45,7 +45,7 @@ def published_rates(machine: str, grid: Grid, folder: Path = PUBLISHED) -> Rates
     if not path.is_file():
         return Rates()
     sweep = json.loads(path.read_text(encoding="utf-8"))
-    cells = {str(cell): cell.requests * cell.output_tokens * (grid.repeats + WARM_UPS) for cell in grid.cells}
+    cells = {str(cell): cell.requests * cell.output_tokens for cell in grid.cells}
     boots_s, cells_s = {}, {}
     for row in map(line_to_row, sweep["rows"]):
         if row.suite == "serve" and row.item == "boot":
@@ -58,7 +58,7 @@ def published_rates(machine: str, grid: Grid, folder: Path = PUBLISHED) -> Rates
 def stage_of(key: Key) -> str:
     """The line of the estimate that an item belongs to."""
     suite, _, item = key
-    return "cells" if suite == "sweep" and CELL.match(item) else suite
+    return "cells" if suite == "sweep" and CELL.fullmatch(item) else suite
 
 
 def _pass_of(key: Key) -> tuple[str, str]:
@@ -66,23 +66,23 @@ def _pass_of(key: Key) -> tuple[str, str]:
 
 
 def expected_s(keys: Iterable[Key], rates: Rates) -> dict[Key, float]:
-    """Seconds of each item that has a rate; the first item of a server's start carries its boot."""
-    keys = tuple(keys)
-    sharing: dict[tuple[tuple[str, str], str], int] = defaultdict(int)
-    for key in keys:
-        if found := CELL.match(key[2]):
-            sharing[_pass_of(key), found[0]] += 1
+    """Seconds of each item that has a rate.
+
+    The first item of a server's start carries its boot, the first measurement of a cell the warm-up, counted as
+    one repeat more.
+    """
     seconds: dict[Key, float] = {}
-    booted = set()
+    begun = set()
     for key in keys:
-        build, found = ALIKE.get(key[1], key[1]), CELL.match(key[2])
-        total = rates.cells.get((build, found[0])) if found and key[0] == "sweep" else None
-        if total is not None and found:
-            seconds[key] = total / sharing[_pass_of(key), found[0]]
-        elif key[0] in GUESSED_S and rates.source:
-            seconds[key] = GUESSED_S[key[0]]
-        if key[0] in ("serve", "sweep") and key[1] and _pass_of(key) not in booted and build in rates.boots:
-            booted.add(_pass_of(key))
+        suite, build, item = key[0], ALIKE.get(key[1], key[1]), CELL.fullmatch(key[2])
+        if suite in GUESSED_S and rates.source:
+            seconds[key] = GUESSED_S[suite]
+        if suite == "sweep" and item and (build, item["cell"]) in rates.cells:
+            first = (_pass_of(key), item["cell"]) not in begun
+            seconds[key] = rates.cells[build, item["cell"]] * (1 + first) if item["measured"] else 0.0
+            begun |= {(_pass_of(key), item["cell"])} if item["measured"] else set()
+        if suite in ("serve", "sweep") and build in rates.boots and (_pass_of(key), "") not in begun:
+            begun.add((_pass_of(key), ""))
             seconds[key] = seconds.get(key, 0.0) + rates.boots[build]
     return seconds
 
