@@ -6,6 +6,7 @@ Joins record, baselines and gate; measures nothing and imports no suite. Runs in
 import os
 import re
 from collections.abc import Mapping, Sequence
+from math import exp
 from typing import Any
 
 import pytest
@@ -126,6 +127,9 @@ class Watcher:
 def shown(line: Mapping[str, Any]) -> str:
     """A cell, or a repeat of one, on one line: tokens a second and milliseconds."""
     numbers = line["numbers"]
+    if "log_ratio" in numbers:
+        sides = f"{numbers['b_tok_per_s']:.1f} tok/s against {numbers['a_tok_per_s']:.1f}"
+        return f"{line['build']} {line['item']}: {sides}, {exp(numbers['log_ratio']):.3f}"
     if "tok_per_s" not in numbers:
         return f"{line['build']} {line['item']}"
     times = f"TTFT {numbers['ttft_s'] * 1e3:.1f} ms, TPOT {numbers['tpot_s'] * 1e3:.2f} ms"

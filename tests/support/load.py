@@ -18,6 +18,7 @@ from tests.support.stream import Answer, Recording
 from tests.support.watch import ClientWatch, InFlight, Metrics, Sample, ServerWatch, cancelled, metrics_of
 
 Prompt = Sequence[int]
+KEEP_ALIVE_S = 2.0
 JSON = {"Content-Type": "application/json"}
 
 
@@ -103,7 +104,9 @@ async def _measure(
     target: Target, cell: Cell, prompts: Sequence[Prompt], warm_up: Sequence[Prompt]
 ) -> Measured:
     timeout = aiohttp.ClientTimeout(total=target.request_s, sock_read=target.stall_s)
-    connector = aiohttp.TCPConnector(limit=0)  # a limit here would cap the concurrency in silence
+    # A limit would cap the concurrency in silence; a connection kept longer than the server keeps it (uvicorn:
+    # 5 s) breaks the request that is written to it.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
     async with aiohttp.ClientSession(target.base_url, connector=connector, timeout=timeout) as session:
         measured = Measured(cell)
         bodies = [body_of(target.model, prompt, cell.output_tokens) for prompt in prompts]

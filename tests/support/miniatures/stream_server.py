@@ -244,7 +244,8 @@ vllm:num_preemptions_total{{engine="0"}} 0.0
         await response.prepare(request)
         begun_s = time.perf_counter()
         prompt = len(body["prompt"])
-        for due_s, out, data in self.script.chunks(prompt, body["max_tokens"]):
+        asked = body["max_tokens"] if body.get("ignore_eos") else 1  # an end-of-text token comes early
+        for due_s, out, data in self.script.chunks(prompt, asked):
             await asyncio.sleep(max(0.0, begun_s + due_s - time.perf_counter()))
             if breaks and out > self.script.breaks_after:
                 data = await self._break(request)
