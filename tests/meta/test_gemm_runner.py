@@ -34,7 +34,7 @@ PLAN: dict[str, Any] = {
     "order": [s.name for s in TOKEN.order],
     "span_bytes": 1 << 15,
     "distinct": True,
-    "budget_s": 5.0,
+    "budget_s": 1e6,
     "least_samples": 3,
     "samples": 4,
     "control_side": 64,
