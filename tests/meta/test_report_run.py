@@ -6,8 +6,10 @@ import pytest
 
 from quantkit.formats import FORMATS
 from tests.meta.made_up import SMOKE, cell_row, failed, made_up_record, record_with, serve_rows
-from tests.report.run import Gap, Run, cell_of
+from tests.report.run import Gap, Run, cell_of, plain_reason
 from tests.report.spread import Interval, around, pooled, t975
+from tests.report.tables import answered, warnings
+from tests.report.troubles import troubles
 from tests.support.record import Row
 
 FP8 = FORMATS["fp8"]
@@ -113,3 +115,49 @@ def test_the_interval_is_students() -> None:
     assert cell is not None
     found = around(100.0, pooled([cell]), 3)
     assert found.high == pytest.approx(102.515, abs=0.01)  # 100 * exp(4.303 * 0.01 / sqrt(3))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told"),
+    [
+        ("tests.support.engines.ServerDied: server fp8 ended", "ServerDied: server fp8 ended"),
+        (
+            "tests.support.cellcheck.CellRefused: repeat 1 of 1x128, got tests.support.engines.ServerDied: "
+            "server fp8 ended, got exit code 1, expected a number",
+            "ServerDied: server fp8 ended, got exit code 1",
+        ),
+        ("assert 3 <= 2", "assert 3 <= 2"),
+    ],
+)
+def test_a_reason_is_told_without_the_modules_of_its_errors(recorded: str, told: str) -> None:
+    assert plain_reason(recorded) == told
+
+
+def test_one_cause_is_one_line_a_build() -> None:
+    why = "tests.support.engines.ServerDied: server fp8 ended"
+    rows = [failed(replace(row, numbers={}), why) for row in serve_rows(FP8)]
+    spoilt = "tests.support.cellcheck.CellRefused: repeat 1 of 1x128, got " + why + ", expected a number"
+    rows += [failed(cell_row(FP8, (1, 128)), spoilt), Row("sweep", "fp8", "repeat-1-1x128", "failed", why)]
+    rows.append(Row("quant", "bf16", "bounds", "infeasible", "nothing is quantized"))
+    found = troubles(Run(record_with(rows))).rows
+    assert [(row[0], row[2], row[3]) for row in found] == [
+        ("fp8", "failed", "ServerDied: server fp8 ended"),
+        ("bf16", "infeasible", "nothing is quantized"),
+    ]
+    assert found[0][1].endswith("and 1 more")  # boot, four answers, logprobs and the cell; not the repeat
+
+
+def test_answers_count_words_that_were_said() -> None:
+    rows = serve_rows(FP8)
+    wrong = [failed(row, "WrongText") if row.item == "tool" else row for row in rows]
+    silent = [failed(replace(row, numbers={}), "ServerDied") for row in rows]
+    build = Run(record_with(rows)).builds[0]
+    assert answered(Run(record_with(rows)), build) == "3/3"
+    assert answered(Run(record_with(wrong)), build) == "2/3"
+    assert answered(Run(record_with(silent)), build) == Gap("ServerDied")
+
+
+def test_warnings_are_told_once_with_their_builds() -> None:
+    boots = [serve_rows(FORMATS[name])[0] for name in ("bf16", "fp8")]
+    rows = [replace(boot, numbers={**boot.numbers, "warnings": ["untuned shapes"]}) for boot in boots]
+    assert warnings(Run(record_with(rows))).rows == (("untuned shapes", "bf16, fp8"),)

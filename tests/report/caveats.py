@@ -35,16 +35,19 @@ def run_caveats(run: Run) -> tuple[str, ...]:
     caveats = [str(note) for note in run.header.get("caveats", ())]
     if run.header.get("bf16_source_hash"):
         caveats.append(f"{BASE} is a checkpoint of its own, so it differs in weights as well as in format")
-    if run.header.get("machine") == "cpu":
+    if run.machine == "cpu":
         caveats.append("on a CPU shared with the client speeds are advisory and say nothing of a GPU")
     drift = drift_of(run)
     if drift is not None and abs(drift - 1) > DRIFT:
         caveats.append(f"{BASE} at the end of the run was {ratio(drift)} its speed at the start")
     out = disqualified(run)
     if out:
-        caveats.append("not considered: " + "; ".join(f"{name} ({why})" for name, why in out.items()))
+        whose = {why: [name for name in out if out[name] == why] for why in out.values()}
+        caveats.append(
+            "not considered: " + "; ".join(f"{listed(names)} ({why})" for why, names in whose.items())
+        )
     boots = [row.build for row in run.record.of("serve") if row.item == "boot" and row.outcome == "failed"]
-    if boots:
+    if boots := [name for name in boots if name not in out]:
         caveats.append(f"the engine did not run as expected, or failed to boot: {listed(boots)}")
     return tuple(caveats)
 

@@ -67,7 +67,7 @@ def _differs(run: Run, other: Run) -> str:
         return "; ".join(baseline.differences(baseline.key_of(run.header), baseline.key_of(other.header)))
     images = [_image(each) for each in (run, other)]
     pairs = [
-        ("machine", str(run.header.get("machine")), str(other.header.get("machine"))),
+        ("machine", run.machine, other.machine),
         ("image", *images),
     ]
     return "; ".join(f"{name}: {old} then, {new} now" for name, new, old in pairs if new != old)
@@ -101,7 +101,7 @@ def _row(build: str, cell: str, expected: Expected, times: Mapping[str, Sequence
 
 def against_baselines(run: Run, root: Path = baseline.ROOT) -> Old:
     """The committed baselines of this run's machine that have its key."""
-    machine, key = str(run.header.get("machine")), baseline.key_of(run.header)
+    machine, key = run.machine, baseline.key_of(run.header)
     entries = {b.name: baseline.read_entries(baseline.path_of(machine, b.name, root)) for b in run.builds}
     found = {name: base for name, given in entries.items() if (base := baseline.baseline_for(given, key))}
     rows = [
@@ -116,7 +116,7 @@ def against_baselines(run: Run, root: Path = baseline.ROOT) -> Old:
 
 def verdicts(run: Run, old: Old) -> list[Verdict]:
     """Every cell of every build, judged as the gate judges."""
-    machine = machines().get(str(run.header.get("machine")))
+    machine = machines().get(run.machine)
     enforced = (
         not run.published and not old.run.published and machine is not None and not machine.advisory_speed
     )

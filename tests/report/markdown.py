@@ -82,7 +82,7 @@ def _verbatim(lines: Iterable[str]) -> str:
 def title_of(run: Run) -> str:
     """What the report is about, in one line."""
     model = run.header.get("model") or run.header.get("source") or "a checkpoint"
-    return f"Which format for {model} on {run.header.get('machine', 'this machine')}?"
+    return f"Which format for {model} on {run.machine or 'this machine'}?"
 
 
 def markdown(record: Record, first: Sequence[Section] = ()) -> str:

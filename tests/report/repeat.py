@@ -34,7 +34,7 @@ def _options(header: Mapping[str, Any]) -> Iterable[str]:
 def commands(run: Run) -> tuple[str, ...]:
     """One command a line; for published figures, the one that measures them on a card of one's own."""
     if run.published:
-        words = ["-m", str(run.header.get("machine")), "--grid", "article"]
+        words = ["-m", run.machine, "--grid", "article"]
     else:
         words = [f"tests/{suite}" for suite in SUITES if run.record.of(suite)] or ["tests"]
         words += _options(run.header)

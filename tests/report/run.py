@@ -6,7 +6,7 @@ is never an error here and never a number.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, median, stdev
 from typing import Any
@@ -17,6 +17,8 @@ from tests.support.record import Record, Row
 BASE = "bf16"  # every ratio is against this build, in the same cell of the same run
 NOISY_CV = 0.10  # a cell that varies more than this is shown and never ranked
 CELL = re.compile(r"(\d+)x(\d+)(@2)?")
+MODULES = re.compile(r"\b(?:tests|quantkit)(?:\.\w+)+\.(?=[A-Z])")
+REPEAT = re.compile(r"CellRefused: repeat \d+ of \S+, got (.+), expected a number")
 HEADLINE = ("text", "thinking", "tool")  # the three that an answers figure such as 3/3 counts
 QUESTIONS = (*HEADLINE, "text streamed", "tool result", "image refused")
 
@@ -85,6 +87,13 @@ class Cell:
 def is_noisy(cell: Cell) -> bool:
     """Whether the cell's own repeats vary by more than NOISY_CV; a bound on them does not say so."""
     return cell.cv is not None and cell.cv > NOISY_CV
+
+
+def plain_reason(reason: str) -> str:
+    """A reason without the modules that its errors live in; a cell's is that of the repeat that spoilt it."""
+    text = MODULES.sub("", reason)
+    inner = REPEAT.fullmatch(text)
+    return inner[1] if inner else text
 
 
 def load_name(load: tuple[int, int]) -> str:
@@ -175,7 +184,8 @@ class Run:
     """
 
     def __init__(self, record: Record) -> None:
-        self.record = record
+        rows = tuple(replace(row, reason=plain_reason(row.reason)) for row in record.rows)
+        self.record = record = replace(record, rows=rows)
         self.header = record.header
         self._rows = {row.key: row for row in record.rows}
 
@@ -243,6 +253,12 @@ class Run:
         """The cell, or one that says it was not run."""
         absent = Cell(build, *load, 1, "not_run", "this run has no such cell")
         return self.cells.get((build, load), absent)
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine's record, empty where the header does not tell."""
+        settings = self.header.get("settings", {})
+        return str(self.header.get("machine") or settings.get("machine") or "")
 
     @property
     def published(self) -> bool:

@@ -10,6 +10,7 @@ from tests.report import detail, judged, pairs, products, spoken, tables
 from tests.report.caveats import drift_of
 from tests.report.run import BASE, NOISY_CV, Run, load_name
 from tests.report.tables import Table
+from tests.report.troubles import troubles
 from tests.report.words import listed, ratio, share
 
 
@@ -48,7 +49,7 @@ def price_of(run: Run) -> float:
     own = run.header.get("price")
     if isinstance(own, int | float) and not isinstance(own, bool):
         return float(own)
-    machine = machines().get(str(run.header.get("machine")))
+    machine = machines().get(run.machine)
     return machine.usd_per_hour if machine else 0.0
 
 
@@ -95,7 +96,7 @@ def sections(run: Run) -> tuple[Section, ...]:
             "memory",
             "Memory",
             "Weights as the plan predicts them from the headers alone, and as the engine reports them after load.",
-            (tables.memory(run),),
+            (tables.memory(run), tables.warnings(run)),
             ("memory",),
         ),
         Section(
@@ -130,7 +131,7 @@ def sections(run: Run) -> tuple[Section, ...]:
             "troubles",
             "What is missing",
             "",
-            (tables.troubles(run),),
+            (troubles(run),),
             empty="Everything that was planned ended well.",
         ),
         Section("environment", "Environment and settings", "", (detail.environment(run),)),

@@ -96,7 +96,7 @@ def summary(record: Record) -> dict[str, Any]:
     run = Run(record)
     return {
         "schema_version": SCHEMA_VERSION,
-        "machine": str(run.header.get("machine", "")),
+        "machine": run.machine,
         "published": run.published,
         "source": str(run.header.get("source", "")),
         "commit": str(run.header.get("commit", "")),
@@ -116,7 +116,7 @@ def summary(record: Record) -> dict[str, Any]:
                 "outcome": row.outcome,
                 "reason": row.reason,
             }
-            for row in record.rows
+            for row in run.record.rows
             if row.outcome != "ok"
         ],
     }

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.report.caveats import disqualified
 from tests.report.fidelity import fidelity_figure, on_grid
 from tests.report.run import HEADLINE, Build, Cell, Gap, Run, load_name
 
@@ -74,12 +73,11 @@ def _of(suite: str, item: str, *path: str) -> Maker:
 
 def answered(run: Run, build: Build) -> Any:
     """Answers that were right, of the three kinds that count, as ``3/3``."""
-    rows = [run.row("serve", build.name, item) for item in HEADLINE]
-    ended = [row for row in rows if row is not None and row.outcome in ("ok", "failed")]
-    if not ended:
-        reasons = [row.reason for row in rows if row is not None and row.reason]
+    rows = [row for item in HEADLINE if (row := run.row("serve", build.name, item))]
+    if not any(row.outcome == "ok" or row.numbers.get("prompt") for row in rows):
+        reasons = [row.reason for row in rows if row.reason]
         return Gap(reasons[0] if reasons else "this run asked no questions")
-    return f"{sum(row.outcome == 'ok' for row in ended)}/{len(HEADLINE)}"
+    return f"{sum(row.outcome == 'ok' for row in rows)}/{len(HEADLINE)}"
 
 
 def kernels(run: Run, build: Build) -> Any:
@@ -212,25 +210,13 @@ def memory(run: Run) -> Table:
     return Table("memory", caption, tuple(column for column, _ in MEMORY), rows)
 
 
-OUTCOMES = ("failed", "not_run", "infeasible")  # in the order in which they matter
-
-
-def troubles(run: Run) -> Table:
-    """Everything that failed, was not run or is infeasible, and why; failures first."""
-    out = disqualified(run)
-    ended = sorted(
-        (row for row in run.record.rows if row.outcome != "ok"), key=lambda r: OUTCOMES.index(r.outcome)
-    )
-    rows = tuple(
-        (
-            row.build or "–",
-            f"{row.suite} {row.item}",
-            row.outcome.replace("_", " "),
-            row.reason or "no reason recorded",
-        )
-        for row in ended
-    )
-    caption = "What failed, was not run or cannot exist, and why"
-    note = f"; {len(out)} of {len(run.builds)} builds may not be picked" if out else ""
-    columns = (Column("build"), Column("item"), Column("outcome"), Column("reason"))
-    return Table("troubles", caption + note, columns, rows)
+def warnings(run: Run) -> Table:
+    """What the engine warned of while it booted: each warning once, with the builds it was said of."""
+    found: dict[str, list[str]] = {}
+    for build in run.builds:
+        said = run.figure("serve", build.name, "boot", "warnings")
+        for warning in said if isinstance(said, list | tuple) else ():
+            found.setdefault(str(warning), []).append(build.name)
+    rows = tuple((warning, ", ".join(names)) for warning, names in found.items())
+    caption = "Warnings of the engine at boot, of fallbacks, untuned shapes and the like"
+    return Table("warnings", caption, (Column("warning"), Column("builds")), rows, by_build=False)

@@ -10,7 +10,8 @@ from typing import TextIO
 from tests.report.answer import answers
 from tests.report.run import Gap, Run, load_name
 from tests.report.standing import Answer
-from tests.report.tables import Column, Table, cell_value, overview, troubles
+from tests.report.tables import Column, Table, cell_value, overview
+from tests.report.troubles import causes
 from tests.report.words import rate, ratio, written
 from tests.support.record import Record
 
@@ -98,16 +99,14 @@ def _answer_lines(answer: Answer) -> list[str]:
 
 def _trouble_lines(run: Run, most: int = 20) -> list[str]:
     """What failed or was not run; what cannot exist is only counted."""
-    rows = troubles(run).rows
-    told = [row for row in rows if row[2] != "infeasible"]
-    lines = [
-        _cut(_plain(f"{outcome}: {build} {item}: {reason}"), WIDTH) for build, item, outcome, reason in told
-    ]
+    found = causes(run)
+    told = [each for each in found if each.outcome != "infeasible"]
+    lines = [f"{each.outcome.replace('_', ' ')}: {each.build} {each.counted}: {each.reason}" for each in told]
+    lines = [_cut(_plain(line), WIDTH) for line in lines]
     if len(lines) > most:
         lines = [*lines[:most], f"and {len(lines) - most} more: see report.md"]
-    if len(told) < len(rows):
-        lines.append(f"{len(rows) - len(told)} items cannot exist here: see report.md")
-    return lines
+    impossible = sum(len(each.items) for each in found if each.outcome == "infeasible")
+    return [*lines, f"{impossible} items cannot exist here: see report.md"] if impossible else lines
 
 
 def table(record: Record, *, colour: bool = False) -> list[str]:
