@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ("options", "recording", "collecting", "starting", "billing", "closing")
+LEAN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # four times as fast: only the plugins that a run here needs
 SUITE = """
 import pytest
 
@@ -46,7 +47,19 @@ def make(folder: Path, *, suite: str = SUITE, plugin: str = "") -> Path:
 
 def run(project: Path, *args: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Status and output of pytest in the project."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--run", "run", "tests", *args]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "xdist",
+        "-p",
+        "no:cacheprovider",
+        "--run",
+        "run",
+        "tests",
+        *args,
+    ]
     if "--source" not in args:
         command += ["--source", "source"]
     done = subprocess.run(
@@ -56,6 +69,6 @@ def run(project: Path, *args: str, env: Mapping[str, str] | None = None) -> tupl
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **LEAN, **(env or {})},
     )
     return done.returncode, done.stdout + done.stderr
