@@ -55,7 +55,9 @@ def test_a_state_that_cannot_be_made_is_an_error() -> None:
         for_each(range(3), 2, fail, lambda state, item: None)
 
 
-@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals need the main thread")
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals need the main thread"
+)
 def test_ctrl_c_ends_all_threads_soon() -> None:
     seen: list[int] = []
 
