@@ -10,7 +10,7 @@ from tests.support.cells import Cell
 from tests.support.load import Measured, Target, measure
 from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
 from tests.support.summary import repeat_numbers
-from tests.support.watch import metrics_of
+from tests.support.watch import Sample, metrics_of, most_running, most_waiting
 
 FAULTS = {
     "prompts served from the prefix cache": (
@@ -101,6 +101,14 @@ def test_preempted_requests_are_named() -> None:
     names = ("vllm:generation_tokens_total", "vllm:num_preemptions_total")
     found = Measured(Cell(1, 4, 4), before=dict.fromkeys(names, 0.0), after={names[0]: 0.0, names[1]: 2.0})
     assert "2 requests were preempted" in " ".join(map(str, problems(found, GOOD)))
+
+
+def test_only_settled_samples_say_that_requests_waited() -> None:
+    settled, moving = Sample(8, 0, True), Sample(7, 1, False)
+    assert (most_running([settled, moving]), most_waiting([settled, moving])) == (8, 0)
+    assert most_waiting([settled, Sample(8, 2, True)]) == 2
+    assert (most_running([moving]), most_waiting([moving])) == (7, 1)
+    assert (most_running([]), most_waiting([])) == (None, None)
 
 
 def test_metrics_are_summed_over_labels() -> None:

@@ -151,12 +151,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ledger, settings, judged = config.stash[LEDGER], config.stash[SETTINGS], config.stash[JUDGED]
     if not ledger.writes:
         return
+    swept = bool(ledger.header) and any(key[0] == "sweep" for key in ledger.rows)
     try:
         if _regenerates(config) and settings.from_runs:
             _regenerate(settings, judged)
-        elif settings.gate == "ab":
+        elif settings.gate == "ab" and swept:
             _judge_ab(config, settings, judged)
-        elif settings.gate == "baseline" and any(key[0] == "sweep" for key in ledger.rows):
+        elif settings.gate == "baseline" and swept:
             _judge(config, settings, judged)
     except QuantkitError as wrong:
         judged.refused = True

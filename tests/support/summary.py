@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.stats import cv
 from tests.support.stream import Answer
-from tests.support.watch import Metrics
+from tests.support.watch import Metrics, most_running, most_waiting
 
 if TYPE_CHECKING:
     from tests.support.load import Measured  # which brings aiohttp; the gate reads figures without it
@@ -76,8 +76,8 @@ def repeat_numbers(measured: "Measured") -> dict[str, Any]:
         "client_cpu_share": client.cpu_share,
         "lag_p99_s": client.lag_p99_s,
         "prefix_hit_share": prefix_hit_share(measured.before, measured.after),
-        "most_running": max((sample.running for sample in measured.samples), default=None),
-        "most_waiting": max((sample.waiting for sample in measured.samples), default=None),
+        "most_running": most_running(measured.samples),
+        "most_waiting": most_waiting(measured.samples),
     }
 
 

@@ -5,7 +5,7 @@ Knows nothing of cells or verdicts. Imported by the load client and by benchmark
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -86,15 +86,22 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Sample:
-    """The server's counts at a moment when every slot was streaming, before, during and after the reading."""
+    """The server's own counts, read while every slot was streaming.
+
+    Attributes
+    ----------
+    settled
+        Whether no request ended from just before to just after the reading: then nothing may wait.
+    """
 
     running: float
     waiting: float
+    settled: bool
 
 
 @dataclass
 class ServerWatch:
-    """Reads the server's own counts while all slots are streaming: then nothing may wait, and all must run."""
+    """Reads the server's own counts while all slots are streaming: then all must run, and none may wait."""
 
     flight: InFlight
     read: Callable[[], Awaitable[Metrics]]
@@ -106,12 +113,26 @@ class ServerWatch:
             await self.flight.full.wait()
             ended = self.flight.ended
             await asyncio.sleep(SETTLE_S)
-            if self.flight.ended != ended:
-                continue
             metrics = await self.read()
-            if self.flight.ended == ended:
-                self.samples.append(Sample(metrics.get(RUNNING, nan), metrics.get(WAITING, nan)))
-                await asyncio.sleep(SAMPLE_PERIOD_S)
+            settled = self.flight.ended == ended
+            self.samples.append(Sample(metrics.get(RUNNING, nan), metrics.get(WAITING, nan), settled))
+            await asyncio.sleep(SAMPLE_PERIOD_S if settled else SETTLE_S)
+
+
+def most_running(samples: Sequence[Sample]) -> float | None:
+    """The most requests that the server said it ran; None where it was never asked while all streamed."""
+    return max((sample.running for sample in samples), default=None)
+
+
+def most_waiting(samples: Sequence[Sample]) -> float | None:
+    """The most requests that waited while all should run.
+
+    Of the settled samples, for one that ends lets the next one wait a moment; where there are none, of the
+    sample that saw the most run.
+    """
+    settled = [sample.waiting for sample in samples if sample.settled]
+    fullest = sorted(samples, key=lambda sample: sample.running)[-1:]
+    return max(settled or [sample.waiting for sample in fullest], default=None)
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

@@ -49,6 +49,8 @@ class Script:
         Share of prompt tokens that the prefix cache claims to have served.
     dies_after
         Answers after which counters start again, as after a restart; 0: never.
+    context_tokens
+        The context it declares.
     """
 
     first_s: float = 0.03
@@ -69,6 +71,7 @@ class Script:
     slots: int = 0
     cached_share: float = 0.0
     dies_after: int = 0
+    context_tokens: int = 4096
 
     @property
     def chat(self) -> bool:
@@ -188,6 +191,7 @@ class StreamServer:
         app = web.Application()
         app.router.add_post("/v1/completions", self._answer)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/models", self._models)
         return app
 
     async def _listen(self, runner: web.AppRunner) -> None:
@@ -198,6 +202,9 @@ class StreamServer:
         await site.start()
         host, port = runner.addresses[0][:2]
         self.base_url = f"http://{host}:{port}"
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": MODEL, "max_model_len": self.script.context_tokens}]})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         count = self.counts
