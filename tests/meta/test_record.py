@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ ROWS = (
     Row("sweep", "fp8", "1x128", "failed", "the engine died"),
     Row("sweep", "fp8", "64x8192", "infeasible", "prompt and output exceed the context"),
 )
-Lines = list[dict]
+Lines = list[dict[str, Any]]
 
 
 def cut(lines: Lines) -> Lines:

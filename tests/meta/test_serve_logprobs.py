@@ -72,7 +72,7 @@ def test_bounds(name: str) -> None:
     check_shift("x", GOOD, bounds)
     for worse in ({"top1_agreement": 0.9}.get(name, 1.0), math.nan):
         with pytest.raises(ShiftTooLarge, match=name):
-            check_shift("x", replace(GOOD, **{name: worse}), {name: bounds[name]})
+            check_shift("x", Shift(**{**vars(GOOD), name: worse}), {name: bounds[name]})
 
 
 def test_kept_in_the_run(tmp_path: Path) -> None:
