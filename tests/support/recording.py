@@ -74,12 +74,19 @@ def identity_of(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _commit() -> str:
+    try:
+        said = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
+    except OSError:  # a host without git
+        said = ""
+    return said.strip() or "unknown"
+
+
 def header_of(settings: Settings) -> dict[str, Any]:
     """Who measured what, where: the facts that stand at the head of a record."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": _commit(),
         "facts": facts(),
         "source": settings.source.name,
         "source_pin": pin_of(settings.source),
