@@ -70,7 +70,7 @@ def served_shift_check(server: Server, checkpoint: Path) -> None:
     """The suite's check of what is served against the files of a checkpoint."""
     tokens = [token_ids(server.base_url, server.model, text) for text in PROBES.sequences]
     served = [scored(server.base_url, server.model, each) for each in tokens]
-    check_shift("a build", shift(decoded_scores(checkpoint, tokens), served), PROBES.bounds["served"])
+    check_shift("a build", shift(decoded_scores(checkpoint, tokens).fp32, served), PROBES.bounds["served"])
 
 
 def roll_rows(checkpoint: Path, tensor: str) -> None:

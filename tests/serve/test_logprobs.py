@@ -13,9 +13,10 @@ from tests.support.serving import Server
 from tests.support.settings import Boot, Settings
 
 pytestmark = pytest.mark.xdist_group("engine")
-# A build may lie this much further from its own files, run in fp32, than bf16 does from its: kernels of other number
-# formats round in other places, and no more often.
-SERVED_OVER_BF16 = 3.0
+# A build may lie this much further from its own files, run in fp32, than bf16 does from its, for kernels of other
+# number formats round in other places, and no more often; or, where inputs are rounded to 8 bits, than its own
+# reference moves when run in bfloat16: that rounding turns a last place into a whole code, whichever the kernel.
+SERVED_OVER_ROUNDING = 3.0
 
 
 @pytest.mark.row("logprobs")
@@ -43,13 +44,14 @@ def test_served_weights(
 ) -> None:
     """How far they lie from those of the same files, decoded by the reference and run in fp32."""
     decoded = decoded_scores(server.checkpoint, [each.tokens for each in served_scores])
-    found = shift(decoded, served_scores)
-    row.update(asdict(found))
+    found = shift(decoded.fp32, served_scores)
+    rounding = shift(decoded.fp32, decoded.bf16).mean_abs_dlogprob
+    row.update(asdict(found), rounding=rounding)
     if boot.build.name == "bf16":
         check_shift("bf16 as served against its files", found, probes.bounds.get("served", {}))
         return
     own = recorded("serve", "bf16", "served weights")
     if own is None:
         pytest.skip("bf16 was not served, or not as built, in this run")
-    limit = {"mean_abs_dlogprob": SERVED_OVER_BF16 * own["mean_abs_dlogprob"]}
+    limit = {"mean_abs_dlogprob": SERVED_OVER_ROUNDING * max(own["mean_abs_dlogprob"], rounding)}
     check_shift(f"{boot.build.name} as served against its files", found, limit)

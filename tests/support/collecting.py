@@ -4,14 +4,17 @@ Parametrises by `machine`, `build` and `boot`; keeps the items of this machine u
 """
 
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
+from quantkit.machines import Machine
+from tests.support.known import known_failure, known_failures
 from tests.support.machine import detected, present
 from tests.support.options import SETTINGS, demanded, records
-from tests.support.record import Key
-from tests.support.recording import KEPT, LEDGER, SUITES, key_of, suite_of
+from tests.support.record import Key, Row
+from tests.support.recording import KEPT, KNOWN, LEDGER, SUITES, key_of, suite_of
 from tests.support.settings import Settings
 
 RESUMED = pytest.StashKey[int]()
@@ -51,7 +54,7 @@ def _param(item: pytest.Item, name: str) -> Any:
 
 def _foreign(item: pytest.Item, settings: Settings) -> bool:
     machine = _param(item, "machine")
-    return machine is not None and machine.name != settings.machine.name
+    return isinstance(machine, Machine) and machine.name != settings.machine.name
 
 
 def _order(item: pytest.Item, settings: Settings) -> tuple[int, int, int]:
@@ -78,6 +81,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Numbering(), "quantkit-numbering")
 
 
+def _mark_known(items: list[pytest.Item], settings: Settings) -> None:
+    """What is known to fail must fail, with the error that is known; anything else is news."""
+    entries = known_failures()
+    for item in items:
+        entry = known_failure(entries, settings.machine.name, key_of(item))
+        if entry is not None:
+            raises = resolve_name(entry.error)
+            item.add_marker(pytest.mark.xfail(reason=entry.reason, raises=raises, strict=True))
+
+
+def _done(row: Row) -> bool:
+    return row.outcome in ("ok", "infeasible") or row.reason.startswith(KNOWN)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep this machine's items, in the order that boots each server once, less those already measured."""
@@ -86,7 +103,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = sorted((item for item in items if item not in set(away)), key=lambda item: _order(item, settings))
     suite_items = [item for item in kept if suite_of(item)]
     config.stash[PLANNED] = [key_of(item) for item in suite_items]
-    done = {key for key, row in ledger.earlier.items() if row.outcome in ("ok", "infeasible")}
+    _mark_known(suite_items, settings)
+    done = {key for key, row in ledger.earlier.items() if _done(row)}
     resumed = {item for item in suite_items if key_of(item) in done}
     items[:] = [item for item in kept if item not in resumed]
     config.stash[RESUMED] = len(resumed)

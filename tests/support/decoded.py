@@ -7,7 +7,7 @@ probabilities should not wait for them. Imported by the serving suite.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +57,12 @@ def rounded_input(x: Any, dtype: str) -> Any:
     """The input of an 8-bit product, each token rounded to int8 or E4M3FN with a scale of its own."""
     import torch
 
+    kind, x = x.dtype, x.float()
     highest = 127.0 if dtype == "I8" else 448.0
     scale = x.abs().amax(-1, keepdim=True).clamp_min(SMALLEST_PEAK) / highest
     codes = (x / scale).clamp(-highest, highest)
-    return (codes.round() if dtype == "I8" else codes.to(torch.float8_e4m3fn).float()) * scale
+    rounded = codes.round() if dtype == "I8" else codes.to(torch.float8_e4m3fn).float()
+    return (rounded * scale).to(kind)
 
 
 def _round_inputs(model: Any, dtypes: dict[str, str]) -> None:
@@ -100,11 +102,9 @@ def decoded_model(folder: Path) -> Any:
     return model
 
 
-def decoded_scores(folder: Path, sequences: Sequence[tuple[int, ...]]) -> tuple[Scored, ...]:
-    """Log probabilities of sequences by the decoded weights, in fp32."""
+def _scores(model: Any, sequences: Sequence[tuple[int, ...]]) -> tuple[Scored, ...]:
     import torch
 
-    model = decoded_model(folder)
     found = []
     with torch.inference_mode():
         for tokens in sequences:
@@ -117,3 +117,16 @@ def decoded_scores(folder: Path, sequences: Sequence[tuple[int, ...]]) -> tuple[
             )
             found.append(Scored(tuple(tokens), tuple(own.tolist()), tops))
     return tuple(found)
+
+
+class Decoded(NamedTuple):
+    """Log probabilities of sequences by a build's decoded weights, in fp32 and again in bfloat16 arithmetic."""
+
+    fp32: tuple[Scored, ...]
+    bf16: tuple[Scored, ...]
+
+
+def decoded_scores(folder: Path, sequences: Sequence[tuple[int, ...]]) -> Decoded:
+    """What the decoded weights say of sequences; how far the two lie apart is what bfloat16 rounding alone does."""
+    model = decoded_model(folder)
+    return Decoded(_scores(model, sequences), _scores(model.bfloat16(), sequences))

@@ -106,6 +106,14 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor()
 
 
+def cpu_flags() -> frozenset[str]:
+    """Instruction sets of this host's processor, as Linux names them."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.split(":", 1)[1].split() for line in lines if line.startswith("flags"))
+    return frozenset(next(named, ()))
+
+
 def facts() -> dict[str, object]:
     """Facts of this host for the record's header: processor, cores, memory in bytes, cards, versions."""
     return {

@@ -34,6 +34,7 @@ from tests.support.sourcehash import source_hash
 SUITES = ("quant", "gemm", "serve", "sweep")
 ROW = "quantkit_row"
 INFEASIBLE = "infeasible: "
+KNOWN = "known failure: "
 NUMBERS = pytest.StashKey[dict[str, Any]]()
 KEPT = pytest.StashKey[bool]()  # the item was not run: its row of an earlier session stands
 LEDGER = pytest.StashKey["Ledger"]()
@@ -76,7 +77,9 @@ def identity_of(settings: Settings) -> dict[str, Any]:
 
 def _commit() -> str:
     try:
-        said = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
+        said = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout
     except OSError:  # a host without git
         said = ""
     return said.strip() or "unknown"
@@ -146,6 +149,8 @@ def _row(item: pytest.Item, report: pytest.TestReport) -> Row:
     if item.stash.get(KEPT, False):
         return item.config.stash[LEDGER].earlier[key]
     reason = ""
+    if report.skipped and hasattr(report, "wasxfail"):
+        return Row(*key, outcome="failed", reason=f"{KNOWN}{report.wasxfail}", numbers=numbers)
     if report.skipped:
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = str(text).removeprefix("Skipped: ")
