@@ -36,7 +36,8 @@ STUBBORN = textwrap.dedent("""
     time.sleep(600)
 """)
 OWNER = textwrap.dedent("""
-    import sys, time
+    import signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     from pathlib import Path
     from tests.support.engines import Launch
     from tests.support.process_engine import ProcessEngine

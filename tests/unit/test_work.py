@@ -58,6 +58,7 @@ CTRL_C = """
 import os, signal, threading, time
 from quantkit.work import for_each
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
 seen = []
 
 def act(state, item):
