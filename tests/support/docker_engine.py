@@ -113,7 +113,7 @@ def device_options(devices: tuple[str, ...]) -> dict[str, Any]:
         "devices": [f"{path}:{path}:rwm" for path in paths],
         "group_add": groups,
         "device_requests": [DeviceRequest(driver="cdi", device_ids=cdi)] if cdi else [],
-        "shm_size": SHM_SIZE if devices else None,
+        "shm_size": SHM_SIZE,  # of docker's 64 MB the engine's message queue alone asks more
         **(ROCM_OPTIONS if ROCM_DEVICE in devices else {}),
     }
 
