@@ -76,7 +76,9 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_ends_all_threads_soon() -> None:
     """In a process of its own: a signal sent to this one would reach whatever runs the tests."""
-    ran = subprocess.run([sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", CTRL_C], capture_output=True, text=True, timeout=60, check=True
+    )
     seen, threads = map(int, ran.stdout.split())
     assert 5 < seen < 10_000
     assert threads == 1
