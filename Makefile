@@ -28,7 +28,7 @@ test: $(INSTALLED)
 ci: test ci-only
 
 ci-only: lint
-	$(PYTEST) tests -m "slow or docker or browser" --run runs/ci-$(shell date +%Y%m%d-%H%M%S)
+	$(PYTEST) tests -m "slow or docker or browser" --run runs/ci-$(shell date +%Y%m%d-%H%M%S) $(ARGS)
 
 droplet:
 	scripts/droplet $(ARGS)
