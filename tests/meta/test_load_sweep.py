@@ -136,8 +136,8 @@ def test_rows_come_in_order_and_a_broken_run_resumes_at_the_repeat(project: Proj
     status, output = project.run("-v")
     assert status == 0, output
     assert sorted(items(project.record)) == sorted(whole)
-    repeats = set(re.findall(r"test_repeat\[\S+\]", output))
-    assert len(repeats) == 2 + 6  # repeats 3 of two cells, and the second start's six
+    tests = set(re.findall(r"test_repeat\[\S+\]", output))
+    assert len(tests) == 2 + 6  # repeats 3 of two cells, and the second start's six
     earlier, now = (json.loads(line)["numbers"] for line in (kept[1], repeat_1(project)))
     assert earlier == now, "a repeat that was there was measured again"
 
