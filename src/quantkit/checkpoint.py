@@ -32,6 +32,15 @@ WEIGHT_FILES = (
 MAX_SHARDS = 500  # each stays open, and many systems allow 1,024 descriptors
 
 
+def _is_hub_blob(root: Path, resolved: Path) -> bool:
+    """Whether a snapshot of the Hugging Face cache links to a blob of its own repository, as all of them do.
+
+    The cache has REPOSITORY/snapshots/REVISION, whose files are links into REPOSITORY/blobs. Both paths are
+    resolved, so that a blob, or a folder of blobs, that is itself a link leads elsewhere.
+    """
+    return root.parent.name == "snapshots" and resolved.parent == root.parent.parent / "blobs"
+
+
 def _inside(root: Path, name: str) -> Path:
     """The regular file of that plain name in `root`; links that lead outside are refused."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
@@ -45,7 +54,7 @@ def _inside(root: Path, name: str) -> Path:
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "a loop of links"
         raise NotACheckpoint(f"file {name} of {root}", got=reason, expected="a file") from None
-    if not resolved.is_relative_to(root):
+    if not (resolved.is_relative_to(root) or _is_hub_blob(root, resolved)):
         raise UnsafePath(
             f"file {name} of {root}",
             got=f"a link to {resolved}",
@@ -148,7 +157,8 @@ class Checkpoint:
             reason = getattr(error, "strerror", None) or str(error)
             raise NotACheckpoint(str(root), got=reason, expected="a folder with a checkpoint") from None
         if CONFIG not in names:
-            raise NotACheckpoint(str(root), expected=f"a {CONFIG} in it")
+            hint = "name a folder in its snapshots" if "snapshots" in names else ""
+            raise NotACheckpoint(str(root), expected=f"a {CONFIG} in it", hint=hint)
         config = read_json_object(_inside(folder, CONFIG))
         if INDEX not in names:
             shards = tuple(name for name in names if name.endswith(WEIGHTS_SUFFIX))

@@ -214,7 +214,7 @@ class ShardFile:
         fresh = self.part.with_name(f"{self.shard.name}.link{PART}")
         fresh.unlink(missing_ok=True)
         try:
-            fresh.hardlink_to(twin)
+            fresh.hardlink_to(twin.resolve())  # Linux would link a link, not what it stands for
         except OSError:  # another disk, or one without links: the rows are copied instead
             return False
         fresh.rename(self.part)
