@@ -5,7 +5,7 @@ The estimate of the time left comes from the items of this run that have ended, 
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -15,6 +15,8 @@ from tests.support.recording import LEDGER, key_of, suite_of
 
 RECORDED = pytest.StashKey[Record | None]()
 
+Said = tuple[str, str, str | tuple[str, dict[str, bool]]]  # category, letter, word
+
 
 def minutes(seconds: float) -> str:
     """``about 3 min`` or ``about 20 s``."""
@@ -22,7 +24,11 @@ def minutes(seconds: float) -> str:
 
 
 class Progress:
-    """One line whenever the build or the stage changes: which one, how many items, how long still."""
+    """One line whenever the build or the stage changes: which one, how many items, how long still.
+
+    In a run of suites alone, these lines and those of what failed stand in the place of pytest's file names and
+    dots, unless ``-v`` or ``-q`` asks for more or less.
+    """
 
     def __init__(self, reporter: pytest.TerminalReporter, items: list[pytest.Item]) -> None:
         self.reporter = reporter
@@ -32,6 +38,9 @@ class Progress:
         self.total, self.done = len(items), 0
         self.spent = defaultdict[tuple[str, str], list[float]](list)
         self.stage = ""
+        self.speaks = reporter.verbosity == 0 and all(suite_of(item) for item in items)
+        if self.speaks:
+            reporter.showfspath = False
 
     @staticmethod
     def _sort(item: pytest.Item) -> tuple[str, str]:
@@ -49,7 +58,7 @@ class Progress:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Announce a new stage before its first item, and time every item."""
         suite, build, _ = key_of(item) if suite_of(item) else ("", "", "")
-        stage = f"{build} {suite}".strip()
+        stage = f"{build} {suite}" if "boot" in getattr(item, "fixturenames", ()) else suite
         if suite and stage != self.stage:
             self.stage = stage
             left = self._seconds_left()
@@ -62,6 +71,18 @@ class Progress:
         self.left[self._sort(item)] -= 1
         self.done += 1
         return outcome
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Generator[None, Said, Said]:
+        """Neither letter nor word, where these lines stand in their place."""
+        category, letter, word = yield
+        return (category, "", "") if self.speaks else (category, letter, word)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """What failed is said at once, what is known to fail too."""
+        if self.speaks and (report.failed or hasattr(report, "wasxfail")):
+            outcome = "FAILED" if report.failed else "known failure"
+            self.reporter.write_line(f"   {outcome}: {report.nodeid}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
