@@ -13,7 +13,6 @@ from tests.support.baseline import (
     baseline_for,
     key_of,
     path_of,
-    published_tok_per_s,
     read_entries,
     write_all,
 )
@@ -187,9 +186,3 @@ def test_all_files_or_none(
     with pytest.raises(OSError, match="disk full"):
         write_all(files)
     assert [path for path in root.rglob("*") if path.is_file()] == []
-
-
-def test_published_figures_are_found_by_cell() -> None:
-    published = published_tok_per_s("mi300x")
-    assert published["bf16", "1x128"] == pytest.approx(343.44)
-    assert published_tok_per_s("cpu") == {}

@@ -58,7 +58,7 @@ def _item(load: tuple[int, int]) -> str:
 
 def _expected(cell: Cell) -> Expected:
     repeats = tuple(each.tok_per_s for each in cell.repeats) or (cell.tok_per_s or 0.0,)
-    return Expected((repeats,), () if cell.ratio is None else (cell.ratio,))
+    return Expected((repeats,), () if cell.ratio is None else (cell.ratio,), cell.known_cv or 0.0)
 
 
 def _differs(run: Run, other: Run) -> str:
@@ -88,7 +88,9 @@ def against_run(run: Run, other: Record, name: str) -> Old:
             _item(c.load): _expected(c) for c in old.cells.values() if c.build == build.name and c.tok_per_s
         }
         if cells:
-            found[build.name] = Baseline({} if differs else cells, provisional=True, differs=differs)
+            found[build.name] = Baseline(
+                {} if differs else cells, provisional=True, differs=differs, published=old.published
+            )
     return Old(name, old, found)
 
 

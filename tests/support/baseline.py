@@ -170,15 +170,6 @@ def baseline_for(entries: Sequence[Entry], key: Mapping[str, Any]) -> Baseline |
     return Baseline({} if differs else nearest.cells, nearest.provisional, differs)
 
 
-def published_tok_per_s(machine: str, root: Path = ROOT) -> dict[tuple[str, str], float]:
-    """Published output of a machine by build and cell: shown beside a cell that has no baseline of ours."""
-    path = root / machine / "published" / "sweep.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    return {
-        (row["build"], row["item"]): row["numbers"]["tok_per_s"] for row in rows if row["suite"] == "sweep"
-    }
-
-
 def entry_to_json(entry: Entry) -> dict[str, Any]:
     """An entry as it stands in the file, with the figures a person compares first."""
     cells = {

@@ -4,11 +4,11 @@ Pure: figures in, verdicts out; reads no file and knows no pytest. Imported by `
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from tests.support.stats import cv
-from tests.support.tolerance import REPORT_ONLY_CV, padded, tolerances
+from tests.support.tolerance import REPORT_ONLY_CV, bounded_tolerance, padded, tolerances
 
 VERDICTS = ("better", "same", "worse", "new", "gone", "not_comparable")
 
@@ -16,6 +16,7 @@ VERDICTS = ("better", "same", "worse", "new", "gone", "not_comparable")
 RATIO_FACTOR = 2**0.5
 # Half a token a second is a late stamp or two in a short cell, whatever share of it that is.
 FLOOR_TOK_PER_S = 0.5
+PUBLISHED = "published figures"
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,13 @@ class Expected:
         One tuple of repeats a boot.
     ratios
         Ratio to bf16 in the same run, one a boot; empty for bf16 itself.
+    cv_at_most
+        A published bound on the repeats' cv, where they themselves are not known.
     """
 
     boots: tuple[tuple[float, ...], ...]
     ratios: tuple[float, ...] = ()
+    cv_at_most: float = 0.0
 
     @property
     def tok_per_s(self) -> float:
@@ -45,8 +49,8 @@ class Expected:
 
     @property
     def cv_within(self) -> float:
-        """The largest cv of a boot's repeats; 0 where each has but one."""
-        return max((spread for boot in self.boots if (spread := cv(boot)) is not None), default=0.0)
+        """The largest cv of a boot's repeats, or the bound on it; 0 where each has but one."""
+        return max(self.cv_at_most, *(cv(boot) or 0.0 for boot in self.boots))
 
     @property
     def cv_between(self) -> float | None:
@@ -162,11 +166,20 @@ class Baseline:
         By cell; empty where there is no entry for this run's key.
     differs
         In what the nearest entry's key differs, where none is this run's.
+    published
+        Whether others measured it: how their boots differ is unknown, so that it can only advise.
     """
 
     cells: Mapping[str, Expected]
     provisional: bool = False
     differs: str = ""
+    published: bool = False
+
+    def tolerances(self, boot_sd: float) -> dict[str, float]:
+        """The relative change of each cell within which it is the same."""
+        if not self.published:
+            return tolerance_by_cell(self.cells, self.provisional, boot_sd)
+        return {cell: bounded_tolerance(expected.cv_within) for cell, expected in self.cells.items()}
 
 
 def judge_build(
@@ -194,9 +207,23 @@ def judge_build(
     """
     if baseline is None:
         return [Verdict(build, cell, "new", why="no baseline yet") for cell in seen]
+    if baseline.published:
+        theirs = _against_each(build, planned, seen, baseline, False, boot_sd)
+        return [replace(each, why=": ".join(filter(None, (PUBLISHED, each.why)))) for each in theirs]
+    return _against_each(build, planned, seen, baseline, enforced, boot_sd)
+
+
+def _against_each(
+    build: str,
+    planned: Sequence[str],
+    seen: Mapping[str, Seen],
+    baseline: Baseline,
+    enforced: bool,
+    boot_sd: float,
+) -> list[Verdict]:
     if baseline.differs:
         return [Verdict(build, cell, "not_comparable", enforced, why=baseline.differs) for cell in seen]
-    tolerance = tolerance_by_cell(baseline.cells, baseline.provisional, boot_sd)
+    tolerance = baseline.tolerances(boot_sd)
     found = []
     for cell in dict.fromkeys([*planned, *seen, *baseline.cells]):
         expected, now = baseline.cells.get(cell), seen.get(cell)

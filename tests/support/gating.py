@@ -19,7 +19,6 @@ from tests.support.baseline import (
     baseline_for,
     key_of,
     path_of,
-    published_tok_per_s,
     read_entries,
     write_all,
 )
@@ -27,6 +26,7 @@ from tests.support.collecting import PLANNED, RESUMED
 from tests.support.figures import CELL, cell_rows, drift, seen_cells
 from tests.support.gate import Baseline, Verdict, exit_status, judge_build
 from tests.support.options import SETTINGS
+from tests.support.published import published_for
 from tests.support.record import Key, Row, read_record
 from tests.support.recording import LEDGER, ROW, suite_of
 from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
@@ -170,10 +170,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _judge(config: pytest.Config, settings: Settings, judged: Judged) -> None:
     ledger = config.stash[LEDGER]
     enforced = not settings.machine.advisory_speed
-    public = published_tok_per_s(settings.machine.name, ROOT)
+    machine, public = settings.machine.name, published_for(settings.machine.name, ledger.header, ROOT)
     swept, key = cell_rows(ledger.rows.values()), key_of(ledger.header)
     baselines = {
-        build: baseline_for(read_entries(path_of(settings.machine.name, build, ROOT)), key) for build in swept
+        build: baseline_for(read_entries(path_of(machine, build, ROOT)), key) or public.get(build)
+        for build in swept
     }
     boot_sd = _boot_sd([baseline for baseline in baselines.values() if baseline])
     for build, rows in swept.items():
@@ -183,7 +184,7 @@ def _judge(config: pytest.Config, settings: Settings, judged: Judged) -> None:
         found = judge_build(build, planned, seen_cells(rows), baselines[build], enforced, boot_sd)
         judged.verdicts += found
         for verdict in found:
-            ledger.write(gate_row(verdict, public.get((build, verdict.cell))))
+            ledger.write(gate_row(verdict))
     for cell, ratio in drift(ledger.rows.values()).items():
         judged.lines.append(f"drift of bf16 over the run, {cell}: {ratio - 1:+.1%}")
 
@@ -194,7 +195,7 @@ def _judge_ab(config: pytest.Config, settings: Settings, judged: Judged) -> None
     (build,) = settings.builds
     judged.verdicts = ab.verdicts(build.name, pairs, not settings.machine.advisory_speed)
     for verdict in judged.verdicts:
-        ledger.write(gate_row(verdict, None))
+        ledger.write(gate_row(verdict))
     judged.lines.append(f"compared with {settings.against} in {ab.PAIRS} interleaved pairs a cell")
 
 
@@ -209,12 +210,10 @@ def _is_cell(suite: str, name: str, item: str, build: str) -> bool:
     return suite == "sweep" and name == build and CELL.fullmatch(item) is not None
 
 
-def gate_row(verdict: Verdict, public_tok_per_s: float | None) -> Row:
+def gate_row(verdict: Verdict) -> Row:
     """A verdict as a row of the record, failed where it can fail the run."""
     key: Key = ("gate", verdict.build, verdict.cell)
     numbers = {name: value for name, value in vars(verdict).items() if name not in ("build", "cell")}
-    if public_tok_per_s is not None:
-        numbers["published_tok_per_s"] = public_tok_per_s
     bad = verdict.is_regression or verdict.is_gap
     return Row(*key, "failed" if bad else "ok", sentence(verdict) if bad else "", numbers)
 

@@ -136,6 +136,11 @@ def tolerances(boots: Array, provisional: bool, boot_sd: Array | float = 0.0) ->
     return np.asarray(np.maximum(least, DEVIATIONS * deviation))
 
 
+def bounded_tolerance(cv_at_most: float) -> float:
+    """The relative change within which a cell of one unknown boot is the same, from a bound on its repeats' cv."""
+    return max(PROVISIONAL_TOLERANCE, DEVIATIONS * cv_at_most)
+
+
 def boot_deviation(builds: Sequence[Array]) -> Array:
     """How much the figures of one build differ between boots, pooled over all builds of a machine.
 
