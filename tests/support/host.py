@@ -8,9 +8,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from quantkit.errors import QuantkitError
 from quantkit.machines import Machine
@@ -23,7 +26,9 @@ KFD_HOLDERS = Path("/sys/class/kfd/kfd/proc")
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 SCRIPT = Path(__file__).with_name("inside") / "image_facts.py"
 FAMILY, ARCHITECTURE = "gemma4", "Gemma4ForCausalLM"
-GATE_S = 45.0
+# Every question has its deadline, and those that wait for each other (is docker there, is the image, what does it
+# hold, away with it) have less than a minute together.
+ASKED_S, GATE_S = 8.0, 35.0
 NVIDIA_MEMORY = ("nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
 FREE_FOR_RUNS_BYTES = 2 * GIB  # logs, records and containers' own layers
 
@@ -31,10 +36,15 @@ FREE_FOR_RUNS_BYTES = 2 * GIB  # logs, records and containers' own layers
 def said(command: Iterable[str]) -> list[str]:
     """The lines a command prints; none where it is absent or fails."""
     try:
-        done = subprocess.run(tuple(command), capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(tuple(command), capture_output=True, text=True, timeout=ASKED_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return done.stdout.splitlines()
+
+
+def last_line(text: str) -> str:
+    """The last line of what a command said, or ``nothing``."""
+    return (text.strip().splitlines() or ["nothing"])[-1]
 
 
 def nodes(path: Path) -> list[Path]:
@@ -82,13 +92,14 @@ class Host:
 
     def docker_error(self) -> str:
         """Why the docker engine does not answer; empty when it does."""
-        done = subprocess.run(
-            ["docker", "version", "--format", "{{.Server.Version}}"],
-            capture_output=True, text=True, timeout=20, check=False,
-        ) if shutil.which("docker") else None  # fmt: skip
-        if done is None:
+        command = ["docker", "version", "--format", "{{.Server.Version}}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=ASKED_S, check=False)
+        except FileNotFoundError:
             return "docker is not installed"
-        return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            return f"the docker engine did not answer within {ASKED_S:.0f} s"
+        return last_line(done.stderr) if done.returncode else ""
 
     def devices(self) -> list[Device]:
         """The device nodes of the machine's record; a name such as nvidia.com/gpu=all is looked up in CDI."""
@@ -176,8 +187,7 @@ def gate_of(status: int, out: str, err: str) -> Gate:
         lists = (tuple(said[name]) for name in ("archs", "cards", "kernels"))
         return Gate("", False, said["transformers"], said["vllm"], *lists)
     except (IndexError, ValueError, KeyError, TypeError):
-        last = (err.strip().splitlines() or ["nothing"])[-1]
-        return Gate(error=f"the image answered status {status}: {last}")
+        return Gate(error=f"the image answered status {status}: {last_line(err)}")
 
 
 @dataclass(frozen=True)
@@ -196,32 +206,42 @@ class Wanted:
     downloads: tuple[HubSource, ...] = ()
 
 
-def _disk(host: Host, wanted: Wanted) -> tuple[Space, dict[str, bool]]:
-    errors, sizes = {}, [0]
-    for source in wanted.downloads:
-        try:
-            sizes.append(host.source_bytes(source))
-        except QuantkitError as why:
-            errors[str(why)] = isinstance(why, HubUnreachable)
-    largest = max(wanted.source_bytes, *sizes)
+def _space(host: Host, wanted: Wanted, sizes: Sequence[int]) -> Space:
+    largest = max(wanted.source_bytes, *sizes, 0)
     needed = sum(sizes) + wanted.builds * largest + FREE_FOR_RUNS_BYTES
-    folder = wanted.checkpoints
-    return Space("checkpoints", str(folder), host.free_bytes(folder), needed), errors
+    return Space("checkpoints", str(wanted.checkpoints), host.free_bytes(wanted.checkpoints), needed)
+
+
+def _size(host: Host, source: HubSource) -> int | QuantkitError:
+    try:
+        return host.source_bytes(source)
+    except QuantkitError as why:
+        return why
+
+
+def _docker(host: Host, devices: Iterable[Device]) -> dict[str, Any]:
+    """What needs docker; an image is asked where it is here, and not where a device that it needs is known to lack."""
+    error = host.docker_error()
+    image_here = not error and "@sha256:" in host.image and host.image_here()
+    whole = all(device.gid is not None for device in devices)
+    gate = host.gate() if image_here and whole else None
+    return {"docker_error": error, "image_here": image_here, "gate": gate}
 
 
 def facts_of(host: Host, wanted: Wanted) -> Facts:
-    """All facts of a host; what needs docker is asked where docker answers."""
-    docker_error = host.docker_error()
-    image_here = not docker_error and "@sha256:" in host.image and host.image_here()
-    space, source_errors = _disk(host, wanted)
+    """All facts of a host; docker, the hub and the driver are asked at once, for each may keep us waiting."""
+    devices = tuple(host.devices())
+    with ThreadPoolExecutor() as pool:
+        docker = pool.submit(_docker, host, devices)
+        firmware, cards = pool.submit(host.firmware), pool.submit(host.cards)
+        sizes = list(pool.map(partial(_size, host), wanted.downloads))
+    errors = [size for size in sizes if isinstance(size, QuantkitError)]
     return Facts(
-        docker_error=docker_error,
-        devices=tuple(host.devices()),
+        devices=devices,
         archs=tuple(host.archs()),
-        firmware=tuple(host.firmware()),
-        spaces=(space,),
-        cards=tuple(host.cards()),
-        image_here=image_here,
-        gate=host.gate() if image_here else None,
-        source_errors=source_errors,
+        firmware=tuple(firmware.result()),
+        spaces=(_space(host, wanted, [size for size in sizes if isinstance(size, int)]),),
+        cards=tuple(cards.result()),
+        source_errors={str(why): isinstance(why, HubUnreachable) for why in errors},
+        **docker.result(),
     )

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import httpx2
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, get_session, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -22,6 +22,7 @@ from quantkit.errors import QuantkitError
 from tests.support.source import HubSource, HubUnreachable, SourceRefused, pin_of, write_pin
 
 RESUME = "run it again: it resumes where it broke off"
+ANSWER_S = 10.0  # huggingface_hub itself waits for ever for a hub that is silent
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
@@ -80,9 +81,10 @@ def look_up(source: HubSource) -> Found:
         Worth a retry.
     """
     api = HfApi(token=_token())
+    get_session().timeout = ANSWER_S
     try:
         api.auth_check(source.repo)
-        info = api.model_info(source.repo, revision=source.revision, files_metadata=True)
+        info = api.model_info(source.repo, revision=source.revision, files_metadata=True, timeout=ANSWER_S)
     except FAULTS as why:
         raise _refusal(source, why) from None
     taken = [file for file in info.siblings or () if any(fnmatch(file.rfilename, name) for name in FILES)]
