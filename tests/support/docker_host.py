@@ -47,9 +47,12 @@ class DockerHost:
 
 
 def bound_folders() -> tuple[str, ...]:
-    """Host folders that make this interpreter, with all it has installed, run inside an empty image."""
-    python = {str(Path(path).resolve()) for path in (sys.prefix, sys.base_prefix, ROOT)}
-    return (*(path for path in HOST_FOLDERS if Path(path).exists()), *sorted(python))
+    """Host folders that make this interpreter, with all it imports from, run inside an empty image."""
+    imported = [sys.prefix, sys.base_prefix, str(ROOT), *(path for path in sys.path if path)]
+    wanted = {Path(path).resolve() for path in (*HOST_FOLDERS, *imported)}
+    system = [path for path in HOST_FOLDERS if Path(path).exists()]
+    inside = [path for path in wanted if path.is_dir() and not wanted & set(path.parents)]
+    return (*system, *sorted({str(path) for path in inside} - set(system)))
 
 
 def _guarded(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
