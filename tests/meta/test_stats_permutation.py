@@ -64,6 +64,16 @@ def test_a_noisy_cell_stays_out_of_the_pool() -> None:
     assert tolerances(padded([quiet, wild]), provisional=False)[0] == alone[0]
 
 
+def test_a_noisy_run_widens_its_own_cell() -> None:
+    """A cell whose repeats vary in the run that is judged is noisy, whatever its baseline says."""
+    boots = padded([[[100.0, 100.1, 99.9]] * 3] * 2)
+    run = padded([[[100.0, 106.0, 94.0]], []])
+    noisy, quiet = tolerances(boots, provisional=False, run=run)
+    # 6 %: squares 2 x 0.06^2, freedom 6 + 2 + PRIOR_FREEDOM; the rest is a thousandth
+    assert noisy == pytest.approx(5 * 0.67 * (2 * 0.06**2 / 10) ** 0.5, rel=0.01)
+    assert quiet == 0.03
+
+
 def test_holes_are_no_values() -> None:
     ragged = padded([[[100.0, 101.0, 102.0], [100.0]], [[50.0]]])
     assert np.isfinite(tolerances(ragged, provisional=True)).all()

@@ -6,6 +6,7 @@ Pure: figures in, verdicts out; reads no file and knows no pytest. Imported by `
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from types import MappingProxyType
 
 from tests.support.stats import cv
 from tests.support.tolerance import REPORT_ONLY_CV, bounded_tolerance, padded, tolerances
@@ -110,10 +111,15 @@ class Verdict:
 
 
 def tolerance_by_cell(
-    baseline: Mapping[str, Expected], provisional: bool, boot_sd: float = 0.0
+    baseline: Mapping[str, Expected],
+    provisional: bool,
+    boot_sd: float = 0.0,
+    seen: Mapping[str, Seen] = MappingProxyType({}),
 ) -> dict[str, float]:
     """The relative change of each cell of a build within which it is the same."""
-    found = tolerances(padded([expected.boots for expected in baseline.values()]), provisional, boot_sd)
+    boots = padded([expected.boots for expected in baseline.values()])
+    run = padded([[seen[cell].repeats] if cell in seen else [] for cell in baseline])
+    found = tolerances(boots, provisional, boot_sd, run)
     return dict(zip(baseline, map(float, found), strict=True))
 
 
@@ -175,10 +181,10 @@ class Baseline:
     differs: str = ""
     published: bool = False
 
-    def tolerances(self, boot_sd: float) -> dict[str, float]:
-        """The relative change of each cell within which it is the same."""
+    def tolerances(self, boot_sd: float, seen: Mapping[str, Seen]) -> dict[str, float]:
+        """The relative change of each cell within which it is the same, in a run that saw these."""
         if not self.published:
-            return tolerance_by_cell(self.cells, self.provisional, boot_sd)
+            return tolerance_by_cell(self.cells, self.provisional, boot_sd, seen)
         return {cell: bounded_tolerance(expected.cv_within) for cell, expected in self.cells.items()}
 
 
@@ -223,7 +229,7 @@ def _against_each(
 ) -> list[Verdict]:
     if baseline.differs:
         return [Verdict(build, cell, "not_comparable", enforced, why=baseline.differs) for cell in seen]
-    tolerance = baseline.tolerances(boot_sd)
+    tolerance = baseline.tolerances(boot_sd, seen)
     found = []
     for cell in dict.fromkeys([*planned, *seen, *baseline.cells]):
         expected, now = baseline.cells.get(cell), seen.get(cell)

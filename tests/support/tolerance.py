@@ -22,6 +22,9 @@ PROVISIONAL_TOLERANCE = 0.10
 DEVIATIONS = 5.0
 # The median of 3 repeats spreads by 0.67 of what one repeat does (normal noise: sqrt(0.449)).
 MEDIAN_OF_3 = 0.67
+# A cell's own spread counts against this many degrees of freedom of its build's: eight of its own, at most, are a
+# guess, and a guess that is too small alarms (simulated in tests/meta with cells of unlike noise).
+PRIOR_FREEDOM = 2.0
 # A cell that varies by more than this says nothing about a change; it is reported and never decides.
 REPORT_ONLY_CV = 0.10
 
@@ -104,7 +107,9 @@ def _sd(squares: Array, freedom: Array) -> Array:
     return found
 
 
-def tolerances(boots: Array, provisional: bool, boot_sd: Array | float = 0.0) -> Array:
+def tolerances(
+    boots: Array, provisional: bool, boot_sd: Array | float = 0.0, run: Array | None = None
+) -> Array:
     """The relative change of each cell of a build within which it is the same.
 
     Parameters
@@ -115,6 +120,8 @@ def tolerances(boots: Array, provisional: bool, boot_sd: Array | float = 0.0) ->
         Whether the baseline is one.
     boot_sd
         How boots differ on this machine, from `boot_deviation`: a build's own three boots say too little.
+    run
+        Tokens a second of the run that is judged, one boot of them: they too show a cell's noise.
 
     Returns
     -------
@@ -122,18 +129,21 @@ def tolerances(boots: Array, provisional: bool, boot_sd: Array | float = 0.0) ->
         max(least, DEVIATIONS x deviation). The deviation is that of a run's figure, pooled over the build's
         cells, so that three lucky repeats do not make a cell strict: between boots where known, and never
         below what the repeats imply; from one boot that of a single repeat. A cell noisier than its build
-        is given the root mean square of its own and the pool's. Cells that are only reported stay out of
-        the pool.
+        is given its own, drawn towards the pool's. Cells that are only reported stay out of the pool.
     """
     spread = Spread.of(boots)
     pool = spread.pooled()
     one_boot = pool.between[1] == 0
     share = np.where(one_boot, 1.0, MEDIAN_OF_3)
-    pooled = np.maximum(np.maximum(_sd(*pool.between), share * _sd(*pool.within)), boot_sd)
-    own = share * _sd(*spread.within)
-    deviation = np.maximum(pooled, np.sqrt((own**2 + pooled**2) / 2))
+    repeats = _sd(*pool.within)
+    pooled = np.maximum(np.maximum(_sd(*pool.between), share * repeats), boot_sd)
+    squares, freedom = spread.within
+    if run is not None:
+        further = Spread.of(run).within
+        squares, freedom = squares + further[0], freedom + further[1]
+    own = share * _sd(squares + PRIOR_FREEDOM * repeats**2, freedom + PRIOR_FREEDOM)
     least = PROVISIONAL_TOLERANCE if provisional else LEAST_TOLERANCE
-    return np.asarray(np.maximum(least, DEVIATIONS * deviation))
+    return np.asarray(np.maximum(least, DEVIATIONS * np.maximum(pooled, own)))
 
 
 def bounded_tolerance(cv_at_most: float) -> float:
