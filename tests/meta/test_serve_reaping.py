@@ -15,6 +15,8 @@ from tests.support.engines import Launch
 from tests.support.process_engine import ProcessEngine, clean_environment
 from tests.support.reaping import (
     SESSION,
+    SHARED_MEMORY,
+    end,
     kill,
     reap_orphans,
     scratch_folders,
@@ -34,6 +36,18 @@ STUBBORN = textwrap.dedent("""
     os.fork()
     print("up", os.getpid(), flush=True)
     time.sleep(600)
+""")
+# Makes shared memory when told to, while the tracker that would remove it stands beside it and is killed with it.
+LATE = textwrap.dedent("""
+    import sys
+    from multiprocessing import resource_tracker
+    from multiprocessing.shared_memory import SharedMemory
+    resource_tracker.ensure_running()
+    print("up", flush=True)
+    sys.stdin.readline()
+    memory = SharedMemory(create=True, size=4096)
+    print(memory.name, flush=True)
+    sys.stdin.readline()
 """)
 OWNER = textwrap.dedent("""
     import signal, sys, time
@@ -135,6 +149,34 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
     assert wait_gone(members, 0) == []
     assert not scratch.exists()
     assert not [segment for segment in memory if segment.exists()]
+
+
+def test_memory_made_during_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are killed at once, and with them who would have removed what they made after being asked to end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LATE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process, process.stdin as told, process.stdout as said:
+        assert said.readline() == "up\n"
+        members, made = session_members(process.pid), []
+
+        def grace(pids: list[int], seconds: float) -> list[int]:
+            if not made:
+                told.write("now\n")
+                told.flush()
+                made.append(SHARED_MEMORY / said.readline().strip())
+            return wait_gone(pids, 0 if pids == members else seconds)
+
+        monkeypatch.setattr("tests.support.reaping.wait_gone", grace)
+        end(members, grace_s=1)
+    (segment,) = made
+    assert not segment.exists()
 
 
 def test_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:

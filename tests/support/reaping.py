@@ -105,10 +105,16 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def end(pids: Iterable[int], grace_s: float = 0) -> None:
-    """End processes: after the grace that they have to end by themselves, killed, and their memory removed."""
+    """End processes: after the grace that they have to end by themselves, killed, and their memory removed.
+
+    Memory is listed before the grace, since who ends by itself may leave some, and again before the kill, since who
+    does not may have made more.
+    """
     wanted = list(pids)
     segments = shared_memory(wanted)
-    kill(wait_gone(wanted, grace_s))
+    left = wait_gone(wanted, grace_s)
+    segments |= shared_memory(left)
+    kill(left)
     for segment in segments:
         segment.unlink(missing_ok=True)
 
