@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from quantkit.formats import FORMATS
 from tests.support.logprobs import (
     NoLogprobs,
     Scored,
@@ -18,11 +19,20 @@ from tests.support.logprobs import (
     save,
     shift,
 )
-from tests.support.probes import FOLDER, BadProbes, probes_for, read_probes
+from tests.support.probes import BOUNDED, FOLDER, BadProbes, probes_for, read_probes
+from tests.support.record import read_record
 
 BASE = Scored(
     (1, 2, 3), (math.log(0.5), math.log(0.25)), ({2: math.log(0.5), 9: math.log(0.3)}, {3: math.log(0.25)})
 )
+RECORD = Path(__file__).parents[2] / "docs" / "demo"
+NANO_BOUNDS = read_probes(FOLDER / "nano.toml").bounds
+# The least wrong of the rolled builds that were measured, by the reference in fp32: rows of one q_proj of six, by one.
+ROLLED = {
+    "q4w4a16": Shift(216, 0.4174, math.inf, 0.9028, 0.12558),
+    "w8a8": Shift(216, 0.3696, math.inf, 0.9213, 0.10754),
+    "fp8": Shift(216, 0.3827, math.inf, 0.9213, 0.11355),
+}
 GOOD = Shift(2, 0.01, 0.1, 0.99, 0.001)
 
 
@@ -75,6 +85,23 @@ def test_bounds(name: str) -> None:
             check_shift("x", Shift(**{**vars(GOOD), name: worse}), {name: bounds[name]})
 
 
+def test_every_build_of_the_nano_is_judged() -> None:
+    """Three bounds for every build, and each is kept by the committed run of a real engine."""
+    rows = {row.build: row for row in read_record(RECORD).of("serve") if row.item == "logprobs"}
+    assert rows.keys() == FORMATS.keys()
+    for build in FORMATS.keys() - {"bf16"}:
+        assert NANO_BOUNDS[build].keys() == BOUNDED
+        check_shift(build, Shift(**rows[build].numbers), NANO_BOUNDS[build])
+
+
+@pytest.mark.parametrize("figure", sorted(BOUNDED))
+@pytest.mark.parametrize("rolled", ROLLED)
+def test_rolled_rows_of_one_module_break_every_bound(rolled: str, figure: str) -> None:
+    """Each of the three figures would do alone."""
+    with pytest.raises(ShiftTooLarge, match=figure):
+        check_shift(rolled, ROLLED[rolled], {figure: NANO_BOUNDS[rolled][figure]})
+
+
 def test_kept_in_the_run(tmp_path: Path) -> None:
     """What was saved is what is read."""
     save(tmp_path / "run" / "bf16.json", [BASE])
@@ -92,8 +119,14 @@ def test_questions_of_a_model() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("words = [", "wrds = ["), ("[[thinking]]", "[[think]]")],
-    ids=["unknown key", "unknown kind"],
+    [
+        ("words = [", "wrds = ["),
+        ("[[thinking]]", "[[think]]"),
+        ("reason = ", "because = "),
+        ("kl = ", "kullback = "),
+        ("[[bounds]]\nbuilds = [", "[[bounds]]\nbuild = ["),
+    ],
+    ids=["unknown key", "unknown kind", "bounds without a reason", "unknown bound", "bounds of no build"],
 )
 def test_bad_questions(tmp_path: Path, old: str, new: str) -> None:
     """A typing error in a file of questions is an error, not a question less."""

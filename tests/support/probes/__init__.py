@@ -5,7 +5,7 @@ Knows no server: `checkers` judges answers, `asking` asks. Imported by the servi
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from quantkit.errors import QuantkitError
 
 FOLDER = Path(__file__).parent
 KINDS = ("text", "thinking", "tool", "tool result")
+BOUNDED = frozenset({"mean_abs_dlogprob", "kl", "top1_agreement"})
 
 
 class BadProbes(QuantkitError):
@@ -74,7 +75,7 @@ def read_probes(path: Path) -> Probes:
     """
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     match, tools = content.pop("match", {}), content.pop("tools", {})
-    sequences, bounds = tuple(content.pop("sequences", ())), content.pop("bounds", {})
+    sequences, bounds = tuple(content.pop("sequences", ())), _bounds(path, content.pop("bounds", ()))
     if set(content) != set(KINDS):
         raise BadProbes(
             f"tables of {path.name}", got=sorted(content), expected=f"one of each of {list(KINDS)}"
@@ -82,6 +83,19 @@ def read_probes(path: Path) -> Probes:
     questions = tuple(_probe(path, kind, entry) for kind in KINDS for entry in content[kind])
     functions = ({"type": "function", "function": {"name": name, **tool}} for name, tool in tools.items())
     return Probes(path, match, tuple(functions), questions, sequences, bounds)
+
+
+def _bounds(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Bounds by build; each table of the file names builds, some bounds, and the reason for them."""
+    found: dict[str, dict[str, float]] = {}
+    for entry in entries:
+        figures = {name: value for name, value in entry.items() if name not in ("builds", "reason")}
+        builds = entry.get("builds", ())
+        if not builds or not entry.get("reason") or not figures or figures.keys() - BOUNDED:
+            wanted = f"builds, reason, and bounds among {sorted(BOUNDED)}"
+            raise BadProbes(f"a table of bounds in {path.name}", got=sorted(entry), expected=wanted)
+        found |= {build: figures for build in builds}
+    return found
 
 
 def _probe(path: Path, kind: str, entry: Mapping[str, Any]) -> Probe:
