@@ -1,5 +1,6 @@
 """Every fault of a server is caught by its own error: a miniature with one defect each, through the real code."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from openai import OpenAI
 
 from quantkit.formats import FORMATS
 from quantkit.machines import machine_named
+from quantkit.textconfig import text_config
+from tests.nano import NANO
 from tests.support.asking import ImageAccepted, StreamBroken, ask, ask_streaming, image_refusal
 from tests.support.bootlog import UnknownLogForm
 from tests.support.checkers import CutOff, NoThinking, WrongCall, WrongText, check
@@ -46,7 +49,8 @@ from tests.support.settings import Boot
 
 MINIATURE = (sys.executable, "-m", "tests.support.miniatures.vllm_server")
 IMPATIENT = Patience(boot_s=90, unhealthy_s=0.5, first_token_s=30)
-EXPECTED = Expected(FORMATS["w8a8"], machine_named("cpu"), HELD_BYTES, 12_582_912)
+TEXT = text_config(json.loads((NANO / "config.json").read_text()))
+EXPECTED = Expected(FORMATS["w8a8"], machine_named("cpu"), TEXT, HELD_BYTES)
 PROBES = read_probes(FOLDER / "nano.toml")
 SOON_S = IMPATIENT.boot_s / 2
 TOKENS = tuple(range(40))

@@ -164,7 +164,8 @@ def test_memory_made_during_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch
     assert process.stdout is not None
     with process, process.stdin as told, process.stdout as said:
         assert said.readline() == "up\n"
-        members, made = session_members(process.pid), []
+        members = session_members(process.pid)
+        made: list[Path] = []
 
         def grace(pids: list[int], seconds: float) -> list[int]:
             if not made:

@@ -3,10 +3,11 @@
 import pytest
 
 from quantkit.checkpoint import Checkpoint
-from tests.support.contract import Expected, rotary_bytes
+from quantkit.memory import GIB
+from tests.support.contract import Expected, expected_of
 from tests.support.logprobs import Scored, scored, token_ids
 from tests.support.probes import Probes, probes_for
-from tests.support.serving import Server
+from tests.support.serving import KV_POOL, Server
 from tests.support.settings import Settings
 
 
@@ -20,10 +21,9 @@ def probes(server: Server) -> Probes:
 @pytest.fixture(scope="session")
 def expected(server: Server, settings: Settings) -> Expected:
     """What this boot must show on this machine."""
+    pool = server.running.launch.env.get(KV_POOL)
     with Checkpoint.open(server.checkpoint) as checkpoint:
-        weights = sum(entry.size_bytes for entry in checkpoint.entries.values())
-        rotary = rotary_bytes(checkpoint.config.get("text_config", checkpoint.config))
-    return Expected(server.boot.build, settings.machine, weights, rotary)
+        return expected_of(server.boot.build, settings.machine, checkpoint, int(pool or 0) * GIB)
 
 
 @pytest.fixture(scope="session")

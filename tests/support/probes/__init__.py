@@ -94,7 +94,7 @@ def _bounds(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[str, dict[
         if not builds or not entry.get("reason") or not figures or figures.keys() - BOUNDED:
             wanted = f"builds, reason, and bounds among {sorted(BOUNDED)}"
             raise BadProbes(f"a table of bounds in {path.name}", got=sorted(entry), expected=wanted)
-        found |= {build: figures for build in builds}
+        found |= dict.fromkeys(builds, figures)
     return found
 
 
