@@ -22,7 +22,8 @@ HALF_STEP_OF_ROW = {  # largest |error| / row absmax: half the widest step betwe
 }
 FLOAT32 = 2.0**-22  # a division and a product in float32
 INT4_OF_VALUE = 3 * 2.0**-8  # three roundings to bfloat16: the value's, the step's, the product's
-NOT_FIGURES = ("schema_version", "source", "built", "build", "foreign", "good", "problems", "rules")
+NOT_FIGURES = ("schema_version", "source", "built", "build", "good", "problems")
+OTHERS = "others made this build: it is judged by the bounds of its own rules, with its fidelity"
 
 Verified = Callable[[Format], Report]
 
@@ -58,6 +59,8 @@ def test_bounds(build: Format, verified: Verified, row: dict[str, Any]) -> None:
     report = verified(build)
     if not build.schemes:
         infeasible("nothing is quantized in this build")
+    if report.others:
+        infeasible(OTHERS)
     for role, scheme in ((Role.LINEAR, build.linears), (Role.TABLE, INT4 if build.tables else None)):
         if scheme is None:
             continue
@@ -74,6 +77,8 @@ def test_grid(build: Format, verified: Verified, row: dict[str, Any]) -> None:
     if not build.needs_grid:
         infeasible("nothing is int4 in this build")
     report = verified(build)
+    if report.others:
+        infeasible(OTHERS)
     for role in (Role.LINEAR, Role.TABLE):
         measure = report.measure(role)
         row[f"{role.value}_groups"] = measure.groups

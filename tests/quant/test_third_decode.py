@@ -48,7 +48,9 @@ def library() -> ModuleType:
 def _group(config: dict[str, Any], module: str) -> dict[str, Any]:
     """The config group that a module belongs to."""
     for group in config["quantization_config"]["config_groups"].values():
-        if any(re.match(target.removeprefix("re:"), module) for target in group["targets"]):
+        if any(
+            target == "Linear" or re.match(target.removeprefix("re:"), module) for target in group["targets"]
+        ):
             return dict(group)
     raise AssertionError(f"no config group for {module}")
 

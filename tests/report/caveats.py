@@ -35,6 +35,8 @@ def run_caveats(run: Run) -> tuple[str, ...]:
     caveats = [str(note) for note in run.header.get("caveats", ())]
     if run.header.get("bf16_source_hash"):
         caveats.append(f"{BASE} is a checkpoint of its own, so it differs in weights as well as in format")
+    if found := run.header.get("settings", {}).get("found"):
+        caveats.append(f"made by others, and taken as they are: {listed(found)}")
     if run.machine == "cpu":
         caveats.append("on a CPU shared with the client speeds are advisory and say nothing of a GPU")
     drift = drift_of(run)

@@ -11,22 +11,25 @@ from filelock import FileLock
 
 from quantkit.convert import build as write_build
 from quantkit.formats import Format
+from tests.support.options import WHOLE
 from tests.support.settings import Settings
 from tests.support.sourcehash import source_hash
 
 
 @pytest.fixture(scope="session")
 def built(settings: Settings) -> Callable[[Format], Path]:
-    """Gives the folder of a build, making it first where it is not there yet."""
+    """Gives the folder of a build: the one that was found, or ours, made first where it is not there yet."""
 
     def make(build: Format) -> Path:
+        if build.name in settings.found:
+            return settings.checkpoints / build.name
         own = build.name == "bf16" and settings.bf16_source is not None
         source = settings.bf16_source if own and settings.bf16_source else settings.source
         folder = settings.checkpoints / source_hash(source)[:16]
         folder.mkdir(parents=True, exist_ok=True)
         out = folder / build.name
         with FileLock(folder / f".{build.name}.lock"):
-            if not (out / "config.json").exists():  # written last: a build that has it is whole
+            if not (out / WHOLE).exists():
                 write_build(source, out, build)
         return out
 

@@ -17,6 +17,7 @@ from tests.support.settings import GATES, GRIDS, Settings, named_builds
 from tests.support.source import folder_of
 
 SETTINGS = pytest.StashKey[Settings]()
+WHOLE = "config.json"  # written last: a build that has it is whole
 
 OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     (
@@ -32,7 +33,14 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         {"default": "", "help": "another checkpoint to serve as bf16; the QAT copy is then bf16qat"},
     ),
     ("--builds", {"default": "all", "help": "comma-separated builds, or all"}),
-    ("--checkpoints", {"default": "checkpoints", "help": "folder that builds are made in and found in"}),
+    (
+        "--checkpoints",
+        {
+            "default": "checkpoints",
+            "help": "folder that builds are made in; one that lies there by its name, as FOLDER/fp8, is taken as it is "
+            "and verified as others' work",
+        },
+    ),
     ("--run", {"default": "", "help": "folder of this run; named again, the run resumes"}),
     (
         "--from",
@@ -125,10 +133,11 @@ def _settings(config: pytest.Config) -> Settings:
         raise UnknownMachine(
             f"grid of {machine.name}", got=repr(get("grid")), expected=f"one of {', '.join(GRIDS)}"
         )
+    builds = named_builds(get("builds"), bool(get("bf16_source")))
     return Settings(
         source=folder_of(get("source"), checkpoints),
         bf16_source=folder_of(get("bf16_source"), checkpoints) if get("bf16_source") else None,
-        builds=named_builds(get("builds"), bool(get("bf16_source"))),
+        builds=builds,
         checkpoints=checkpoints,
         run=_run_folder(config),
         from_runs=tuple(Path(run).resolve() for run in get("from_runs").split(",") if run),
@@ -145,6 +154,7 @@ def _settings(config: pytest.Config) -> Settings:
         budget=get("budget"),
         dry_run=get("dry_run"),
         machine=machine,
+        found=tuple(build.name for build in builds if (checkpoints / build.name / WHOLE).exists()),
     )
 
 

@@ -39,6 +39,8 @@ class Settings:
         Folder of this run: its record and everything beside it.
     against
         What ``--gate ab`` compares the one build with: a build's name, or an engine's image.
+    found
+        Builds of others, taken as they are: they lay under `checkpoints` by their names when the run began.
     price, budget
         US dollars an hour, and dollars after which no further item starts (None: no limit).
     """
@@ -62,6 +64,7 @@ class Settings:
     budget: float | None
     dry_run: bool
     machine: Machine
+    found: tuple[str, ...]
 
     @property
     def boots(self) -> tuple[Boot, ...]:
@@ -80,6 +83,7 @@ class Settings:
             "engine_args": list(self.engine_args),
             "engine_env": dict(self.engine_env),
             "bf16": "the QAT source's copy" if self.bf16_source is None else "a source of its own",
+            "found": list(self.found),
         }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from quantkit.errors import QuantkitError
 from tests.support.host import Host, Wanted, facts_of
-from tests.support.options import SETTINGS, demanded, records
+from tests.support.options import SETTINGS, WHOLE, demanded, records
 from tests.support.preflight import BROKEN, INFRASTRUCTURE, exit_status, faults, listed
 from tests.support.recording import suite_of
 from tests.support.saying import say
@@ -28,7 +28,8 @@ def wanted(config: pytest.Config) -> Wanted:
     """What this run will put on the disk."""
     settings = config.stash[SETTINGS]
     made = settings.checkpoints / source_hash(settings.source)[:16]
-    missing = [build for build in settings.builds if not (made / build.name / "config.json").exists()]
+    ours = [build.name for build in settings.builds if build.name not in settings.found]
+    missing = [name for name in ours if not (made / name / WHOLE).exists()]
     here = sum(path.stat().st_size for path in settings.source.glob("*.safetensors"))
     downloads = tuple(source for source in hub_sources(config) if not source.whole)
     return Wanted(settings.checkpoints, len(missing), here, downloads)
