@@ -187,7 +187,7 @@ def test_a_container_gets_devices_groups_by_number_and_what_the_record_adds(tmp_
     assert " ".join(container_arguments(machine)) == (
         f"--device {tmp_path}/kfd --device no.such/gpu=all --group-add {gid} "
         "--volume /usr:/usr:ro --volume /lib:/lib:ro "
-        "--tmpfs /tmp --env HOME=/tmp --entrypoint /opt/python"
+        "--tmpfs /tmp:exec --env HOME=/tmp --entrypoint /opt/python"
     )
 
 

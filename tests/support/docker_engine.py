@@ -17,7 +17,7 @@ from docker.models.containers import Container as SdkContainer
 from docker.types import DeviceRequest
 
 from tests.support.engines import Engine, EngineError, Launch, PortInUse, Running, ServerDied
-from tests.support.host import nodes
+from tests.support.host import TMPFS, nodes
 from tests.support.process_engine import ENVIRONMENT, HOST, free_port, require_free
 from tests.support.reaping import owner_label, owner_lives
 
@@ -214,7 +214,7 @@ class DockerEngine(Engine):
             "environment": {**ENVIRONMENT, **recipe.env, **launch.env},
             "labels": {OWNER: owner_label(), RUN: recipe.run},
             "volumes": binds,
-            "tmpfs": dict.fromkeys(recipe.tmpfs, ""),
+            "tmpfs": dict.fromkeys(recipe.tmpfs, TMPFS),
             "ports": {f"{PORT}/tcp": (HOST, port)},
             **device_options(recipe.devices),
         }

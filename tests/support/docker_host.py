@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 60.0
 STOP_S = "20"
 REPOSITORY = "quantkit/host-root"
-HOST_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc")
+HOST_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/etc")  # not /sbin, where docker puts the init of --init
 REGISTRY = """
 version: 0.1
 storage:

@@ -26,6 +26,9 @@ KFD_HOLDERS = Path("/sys/class/kfd/kfd/proc")
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 SCRIPT = Path(__file__).with_name("inside") / "image_facts.py"
 FAMILY, ARCHITECTURE = "gemma4", "Gemma4ForCausalLM"
+TMPFS = (
+    "exec"  # torch loads what it has compiled into a folder of temporary files, which docker alone forbids
+)
 # Every question has its deadline, and those that wait for each other (is docker there, is the image, what does it
 # hold, away with it) have less than a minute together.
 ASKED_S, GATE_S = 8.0, 35.0
@@ -68,7 +71,7 @@ def container_arguments(machine: Machine) -> list[str]:
         "--device": machine.devices,
         "--group-add": map(str, sorted(groups)),
         "--volume": (f"{path}:{path}:ro" for path in inside.binds),
-        "--tmpfs": inside.tmpfs,
+        "--tmpfs": (f"{path}:{TMPFS}" for path in inside.tmpfs),
         "--env": (f"{name}={value}" for name, value in inside.env.items()),
         "--entrypoint": (inside.python,),
     }
