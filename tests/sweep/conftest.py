@@ -80,9 +80,9 @@ def measure_cell(settings: Settings, run_dir: Path, nonce: str) -> Measure:
     warmed: set[tuple[str, Cell]] = set()
 
     def measure_one(server: Server, cell: Cell, repeat: int) -> dict[str, Any]:
+        server.alive()
         if reason := cell.infeasible_in(_context_tokens(server.base_url)):
             infeasible(reason)
-        server.alive()
 
         def prompts(purpose: str, count: int, tokens: int) -> list[Prompt]:
             seeds = (seed_of(nonce, server.boot, cell, repeat, purpose, index) for index in range(count))
