@@ -82,7 +82,7 @@ def test_a_build_with_a_wrong_answer_is_never_picked(item: str) -> None:
     wrong = failed(next(row for row in serve_rows(BF16) if row.item == item), "WrongText: Accra")
     run = Run(made_up_record(["bf16", "fp8"], changed={wrong.key: wrong}))
     assert all("bf16" not in answer.picks for answer in answers(run))
-    assert f"not considered: bf16 (serve {item} failed)" in run_caveats(run)
+    assert f"not considered: bf16 (serve: {item} failed)" in run_caveats(run)
 
 
 def test_a_build_with_faulty_weights_is_never_picked() -> None:

@@ -16,11 +16,16 @@ from tests.report.page import page as make_page
 from tests.report.plots import specs
 from tests.report.published import published_record
 from tests.report.run import Cell, Run, load_name
-from tests.support.record import Record
+from tests.support.record import Record, read_record
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-ALL: dict[str, Record] = {**RECORDS, "published": published_record(PUBLISHED)}
+NANO = Path(__file__).parents[2] / "docs" / "demo"
+ALL: dict[str, Record] = {
+    **RECORDS,
+    "published": published_record(PUBLISHED),
+    "the nano's run": read_record(NANO),
+}
 PageOf = Callable[[str], Path]
 
 CONTRAST = """([chosen, back]) => {
@@ -168,7 +173,7 @@ def test_a_narrow_screen_does_not_overflow(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["published", "a failed build"])
+@pytest.mark.parametrize("name", ["published", "a failed build", "the nano's run"])
 def test_words_stand_out_in_light_and_dark(browser: Browser, page_of: PageOf, name: str, scheme: str) -> None:
     """WCAG AA: 4.5 to 1."""
     chosen = (

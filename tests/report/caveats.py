@@ -20,7 +20,7 @@ def disqualified(run: Run) -> dict[str, str]:
     found: dict[str, str] = {}
     for row in run.record.rows:
         if _spoils(row):
-            found.setdefault(row.build, f"{row.suite} {row.item} failed")
+            found.setdefault(row.build, f"{row.suite}: {row.item} failed")
     return found
 
 

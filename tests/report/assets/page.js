@@ -49,7 +49,7 @@ function fitted(name, room) {
 
 async function draw(box) {
   const spec = fitted(box.dataset.plot, box.clientWidth);
-  if (box.clientWidth < 500) config.legend.columns = 3;
+  config.legend.columns = box.clientWidth < 500 ? 2 : undefined;
   const options = { ast: true, actions: false, renderer: "svg", config, logLevel: 1 };
   const { view } = await window.vegaEmbed(box, spec, options);
   box.dataset.drawn = String(spec.data.values.length);

@@ -1,9 +1,10 @@
 """Speed against what it costs: fidelity, and memory. One dot a build, a panel a concurrency. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from tests.report.answer import ranked_loads, speed
+from tests.report.caveats import disqualified
 from tests.report.fidelity import error_metric
 from tests.report.plots.parts import Spec, colour, field, shape, spec_of, style
 from tests.report.run import Build, Gap, Run
@@ -12,11 +13,13 @@ from tests.report.words import gib, rate
 NEAR = (0.35, 0.06)  # points this close, of the panel's width and height, share one label
 
 
-def _front(points: list[dict[str, Any]]) -> None:
-    """Mark and label the points that no other beats in both: less of x and more of y."""
+def _front(points: list[dict[str, Any]], out: Container[str]) -> None:
+    """Mark and label the points that no other beats in both, less of x and more of y, but for the builds left out."""
+    rivals = [point for point in points if point["build"] not in out]
     for point in points:
-        better = (o for o in points if o["x"] <= point["x"] and o["y"] >= point["y"])
-        point["front"] = all((o["x"], o["y"]) == (point["x"], point["y"]) for o in better)
+        better = (o for o in rivals if o["x"] <= point["x"] and o["y"] >= point["y"])
+        beaten = any((o["x"], o["y"]) != (point["x"], point["y"]) for o in better)
+        point["front"] = point["build"] not in out and not beaten
         point["label"] = point["build"] if point["front"] else ""
 
 
@@ -58,15 +61,16 @@ def _speed_points(
                 "high": y.high,
             }
             group.append({**row, "said": f"{x_form(x)}, {rate(y.value)} tok/s"})
-        _front(group)
+        _front(group, disqualified(run))
         _share_labels(group)
         points += group
     return points
 
 
-def _labels(x: Spec, y: Spec) -> Spec:
+def _labels(x: Spec, y: Spec, **look: Any) -> Spec:
     return {
         "mark": {
+            **look,
             "type": "text",
             "aria": False,
             "lineBreak": "\n",
@@ -104,7 +108,8 @@ def _scatter(points: Sequence[Mapping[str, Any]], description: str, x_title: str
     }
     panels = list(dict.fromkeys(point["at once"] for point in points))
     facet = field("at once", "nominal", sort=panels, title=None)
-    view = {"layer": [bars, dots, _labels(x, y)], "height": 230}
+    halo = _labels(x, y, stroke="var(--paper)", strokeWidth=4, strokeJoin="round", strokeOpacity=0.85)
+    view = {"layer": [bars, halo, dots, _labels(x, y)], "height": 230}
     return spec_of(
         points, description, facet=facet, spec=view, columns=3, resolve={"scale": {"y": "independent"}}
     )
