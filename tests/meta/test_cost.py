@@ -210,4 +210,5 @@ def test_the_cost_line_comes_first_and_the_reminder_last(project: Path) -> None:
     assert status == 0, output
     assert "cost: 0 min so far, $0.00; " in output
     assert output.rstrip().splitlines()[-1] == "billed bills $3.50 an hour until it is destroyed"
+    assert '"usd_per_hour": 3.5,' in (project / "run/record.jsonl").read_text()
     assert "cost:" not in small_project.run(project, "--builds", "bf16", "--run", "other")[1]

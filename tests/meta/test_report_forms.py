@@ -239,7 +239,15 @@ def test_no_form_makes_up_a_number(name: str) -> None:
 
 def test_a_figure_that_is_not_there_is_null() -> None:
     dead = next(build for build in summary(RECORDS["a failed build"])["builds"] if build["name"] == "fp8")
-    names = ("kernels", "loaded_gib", "kv_tokens", "boot_s", "mean_abs_dlogprob")
+    names = (
+        "kernels",
+        "loaded_gib",
+        "predicted_gib",
+        "predicted_kv_tokens",
+        "kv_tokens",
+        "boot_s",
+        "mean_abs_dlogprob",
+    )
     assert {name: dead[name] for name in names} == dict.fromkeys(names)
     assert dead["answers"] is None
     bare = summary(RECORDS["one build"])["builds"][0]

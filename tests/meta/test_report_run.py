@@ -6,6 +6,7 @@ import pytest
 
 from quantkit.formats import FORMATS
 from tests.meta.made_up import SMOKE, cell_row, failed, made_up_record, record_with, serve_rows
+from tests.report.markdown import markdown
 from tests.report.run import Gap, Run, cell_of, plain_reason
 from tests.report.spread import Interval, around, pooled, t975
 from tests.report.tables import answered, warnings
@@ -161,3 +162,14 @@ def test_warnings_are_told_once_with_their_builds() -> None:
     boots = [serve_rows(FORMATS[name])[0] for name in ("bf16", "fp8")]
     rows = [replace(boot, numbers={**boot.numbers, "warnings": ["untuned shapes"]}) for boot in boots]
     assert warnings(Run(record_with(rows))).rows == (("untuned shapes", "bf16, fp8"),)
+
+
+def test_the_price_of_the_run_is_the_reports() -> None:
+    """What `--price` gave reaches the dollars per million tokens; a machine that bills nothing shows none."""
+    text = markdown(made_up_record(usd_per_hour=36.0))
+    assert "at $36.00 an hour" in text
+    bf16 = next(
+        line for line in text.split("at $36.00 an hour")[1].splitlines() if line.startswith("| bf16 ")
+    )
+    assert "$83.33" in bf16  # 36 / (120 * 3600 / 1e6)
+    assert "dollars per million" not in markdown(made_up_record(usd_per_hour=0.0))

@@ -15,7 +15,7 @@ from quantkit.formats import FORMATS, Format
 from tests.support.record import Record, Row
 
 BASE = "bf16"  # every ratio is against this build, in the same cell of the same run
-NOISY_CV = 0.10  # a cell that varies more than this is shown and never ranked
+NOISY_CV = 0.10  # a load under which a cell varies more than this is ranked only where none is steadier
 CELL = re.compile(r"(\d+)x(\d+)(@2)?")
 MODULES = re.compile(r"\b(?:tests|quantkit)(?:\.\w+)+\.(?=[A-Z])")
 REPEAT = re.compile(r"CellRefused: repeat \d+ of \S+, got (.+), expected a number")
@@ -221,7 +221,7 @@ class Run:
 
     @cached_property
     def noisy(self) -> frozenset[tuple[int, int]]:
-        """Loads under which some build varied by more than NOISY_CV: shown, never ranked."""
+        """Loads under which some build varied by more than NOISY_CV."""
         return frozenset(cell.load for cell in self.all_cells if is_noisy(cell))
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from quantkit.machines import machines
 from tests.report import detail, judged, pairs, products, spoken, tables
+from tests.report.answer import ranked_loads
 from tests.report.caveats import drift_of
 from tests.report.run import BASE, NOISY_CV, Run, load_name
 from tests.report.tables import Table
@@ -46,11 +47,26 @@ class Section:
 
 def price_of(run: Run) -> float:
     """US dollars an hour: the run's own price, else the machine's list price, 0 where nothing is billed."""
-    own = run.header.get("price")
+    own = run.header.get("usd_per_hour")
     if isinstance(own, int | float) and not isinstance(own, bool):
         return float(own)
     machine = machines().get(run.machine)
     return machine.usd_per_hour if machine else 0.0
+
+
+def _noise(run: Run) -> str:
+    """Which loads varied too much, and whether the answers rest on them for want of steadier ones."""
+    ranked = {*ranked_loads(run, lambda n: n == 1), *ranked_loads(run, lambda n: n > 1)}
+    kinds = {
+        "shown, not ranked": run.noisy - ranked,
+        "ranked all the same, for want of steadier ones": run.noisy & ranked,
+    }
+    said = ""
+    for ends, loads in kinds.items():
+        if loads:
+            names = [load_name(load) for load in run.grid if load in loads]
+            said += f" {listed(names)} varied by over {share(NOISY_CV)} between repeats: {ends}."
+    return said
 
 
 def _speed(run: Run) -> Section:
@@ -63,10 +79,8 @@ def _speed(run: Run) -> Section:
         pairs.extremes(run),
     )
     made += (pairs.medals(run),) + ((tables.cost(run, price),) if price else ())
-    noisy = [load_name(load) for load in run.grid if load in run.noisy]
     lead = f"Each cell is a number of requests at once × tokens of prompt; the ratio is to {BASE} in the same cell."
-    if noisy:
-        lead += f" {listed(noisy)} varied by over {share(NOISY_CV)} between repeats: shown, never ranked."
+    lead += _noise(run)
     drift = drift_of(run)
     if drift is not None:
         lead += f" {BASE} at the end of the run had {ratio(drift)} its speed at the start."
@@ -80,7 +94,8 @@ def sections(run: Run) -> tuple[Section, ...]:
         Section(
             "tradeoff",
             "Speed against fidelity",
-            "Up is faster; left is nearer to the source. A build is worth serving if none stands above and left of it.",
+            "Up is faster; left is nearer to the source. A build is worth serving if none stands above and left of it: "
+            "those have their names; builds whose answers or weights failed have none.",
             (detail.tradeoff(run), detail.quality(run)),
             ("tradeoff", "footprint"),
         ),
@@ -95,7 +110,7 @@ def sections(run: Run) -> tuple[Section, ...]:
         Section(
             "memory",
             "Memory",
-            "Weights as the plan predicts them from the headers alone, and as the engine reports them after load.",
+            "Weights and room for KV as predicted from the headers alone, and as the engine reports them after load.",
             (tables.memory(run), tables.warnings(run)),
             ("memory",),
         ),

@@ -61,6 +61,8 @@ def _build(run: Run, build: Build) -> dict[str, Any]:
         "groups_off_grid": figure("quant", "fidelity", "groups_off_grid"),
         "kernels": [] if found == "dense" else found,
         "loaded_gib": figure("serve", "boot", "loaded_gib"),
+        "predicted_gib": figure("serve", "boot", "predicted_gib"),
+        "predicted_kv_tokens": figure("serve", "boot", "predicted_kv_tokens"),
         "kv_tokens": figure("serve", "boot", "kv_tokens_log"),
         "boot_s": figure("serve", "boot", "boot_s"),
         "answers": _or_null(answered(run, build)),

@@ -197,6 +197,7 @@ MEMORY: tuple[tuple[Column, Maker], ...] = (
     (Column("build"), lambda _, build: build.name),
     (Column("predicted", "gib"), _of("serve", "boot", "predicted_gib")),
     (Column("loaded", "gib"), _of("serve", "boot", "loaded_gib")),
+    (Column("KV tokens, predicted", "whole"), _of("serve", "boot", "predicted_kv_tokens")),
     (Column("KV tokens, log", "whole"), _of("serve", "boot", "kv_tokens_log")),
     (Column("KV tokens, metrics", "whole"), _of("serve", "boot", "kv_tokens_metrics")),
     (Column("boot", "s"), _of("serve", "boot", "boot_s")),
@@ -206,7 +207,7 @@ MEMORY: tuple[tuple[Column, Maker], ...] = (
 def memory(run: Run) -> Table:
     """Weights and KV cache by build, predicted and measured, and how long the boot took."""
     rows = tuple(tuple(make(run, build) for _, make in MEMORY) for build in run.builds)
-    caption = "Memory: weights as predicted from the headers and as loaded, room for KV, and the boot's time"
+    caption = "Memory: weights and room for KV as predicted and as found, and the boot's time"
     return Table("memory", caption, tuple(column for column, _ in MEMORY), rows)
 
 

@@ -95,6 +95,7 @@ def header_of(settings: Settings) -> dict[str, Any]:
         "source_pin": pin_of(settings.source),
         "bf16_source_pin": pin_of(settings.bf16_source) if settings.bf16_source else {},
         "builds": [build.name for build in settings.builds],
+        "usd_per_hour": settings.price,
         **identity_of(settings),
     }
 
