@@ -33,12 +33,15 @@ class Module:
         None where it is dense, or absent.
     present
         False where no tensor of it is there.
+    group
+        Values of a row that share a scale, by the shape of the scales; a whole row where that says nothing.
     """
 
     name: str
     source: Tensor
     scheme: Scheme | None
     present: bool
+    group: int
 
     def tensor(self, suffix: str) -> str:
         """Name of one of its tensors."""
@@ -52,6 +55,13 @@ def _scheme(name: str, entries: Mapping[str, Entry]) -> tuple[Scheme | None, boo
     if f"{name}.weight_packed" in entries:
         return INT4, True
     return None, dense is not None
+
+
+def _module(name: str, source: Tensor, entries: Mapping[str, Entry]) -> Module:
+    scheme, present = _scheme(name, entries)
+    scales = entries.get(f"{name}.weight_scale")
+    groups = scales.shape[1] if scales is not None and len(scales.shape) == 2 else 1
+    return Module(name, source, scheme, present, source.shape[1] // max(1, groups))
 
 
 def _absent_as_majority(modules: list[Module], scheme: Scheme | None) -> list[Module]:
@@ -87,8 +97,8 @@ class AsFound:
 
 def as_found(implied: Inventory, entries: Mapping[str, Entry]) -> AsFound:
     """Recognize the modules and the build from the headers."""
-    linears = [Module(t.module, t, *_scheme(t.module, entries)) for t in implied.of(Role.LINEAR)]
-    tables = [Module(t.module, t, *_scheme(t.module, entries)) for t in implied.of(Role.TABLE)]
+    linears = [_module(t.module, t, entries) for t in implied.of(Role.LINEAR)]
+    tables = [_module(t.module, t, entries) for t in implied.of(Role.TABLE)]
     scheme = _most_common(linears)
     packed = frozenset(module.source.kind for module in tables if module.scheme is not None)
     there = frozenset(module.source.kind for module in tables)  # not every model has per-layer embeddings
@@ -97,8 +107,8 @@ def as_found(implied: Inventory, entries: Mapping[str, Entry]) -> AsFound:
     modules = [*_absent_as_majority(linears, scheme), *tables]
     if found.unties_lm_head:
         embedding = next(t for t in implied.of(Role.TABLE) if t.kind == EMBEDDING)
-        head, present = _scheme(LM_HEAD, entries)
-        modules.append(Module(LM_HEAD, embedding, head if present else INT4, present))
+        head = _module(LM_HEAD, embedding, entries)
+        modules.append(head if head.present else replace(head, scheme=INT4))
     return AsFound(found, record is not None, tuple(modules))
 
 
@@ -179,6 +189,11 @@ def _module_findings(found: AsFound, module: Module, entries: Mapping[str, Entry
     return []
 
 
+def _unread(implied: Inventory, name: str) -> bool:
+    """Whether a tensor belongs to what a text-only build leaves out, quantized or not."""
+    return implied.drops(name) or implied.drops(f"{name.rpartition('.')[0]}.weight")
+
+
 def compare_layout(
     found: AsFound,
     implied: Inventory,
@@ -213,7 +228,9 @@ def compare_layout(
             missing.append(name)
         else:
             findings += _differences(name, entries[name], (source[name].dtype,), (source[name].shape,))
-    unexpected = [name for name in entries if name not in explained and not (foreign and implied.drops(name))]
+    unexpected = [
+        name for name in entries if name not in explained and not (foreign and _unread(implied, name))
+    ]
     findings += [Finding("missing_tensor", name) for name in missing]
     findings += [Finding("unexpected_tensor", name) for name in unexpected]
     dense = [module.tensor("weight") for module in sound if module.scheme is None]

@@ -108,6 +108,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         good = "faulty" if report.problems else "good"
         print(f"{good}: {found['build']}, {found['values']:,} values of {found['modules']} linears compared")
+        for scheme, rules in found["rules"].items():
+            print(f"{scheme} scales: {rules['rule'] or 'by no rule that is known'}")
     return FAULTY if report.problems else GOOD
 
 

@@ -15,7 +15,7 @@ from quantkit.checkpoint import Checkpoint
 from quantkit.findings import Finding
 from quantkit.formats import FP8, FP8FNUZ
 from quantkit.model import Tensor
-from quantkit.reference import CODEBOOKS, bf16_to_float32, decode_words, scales_to_float32
+from quantkit.reference import ANY_VALUES, bf16_to_float32, decode_words, scales_to_float32
 
 Floats = NDArray[np.float32]
 SAMPLE_VALUES = 1 << 21
@@ -65,7 +65,7 @@ def _take(source: Checkpoint, built: Checkpoint, module: Module, row: int) -> Sa
         decoded = codes.astype(np.float32) * np.repeat(scales, width // scales.shape[1], axis=1)
     else:
         codes = built.rows(module.tensor("weight"), start, start + count).view(np.uint8).astype(np.int32)
-        decoded = CODEBOOKS[module.scheme.code_dtype].values[codes] * scales
+        decoded = ANY_VALUES[module.scheme.code_dtype][codes] * scales
     decoded = np.nan_to_num(decoded, nan=0.0, posinf=0.0, neginf=0.0)
     return Sample(module, start, values, codes, scales, decoded, count == rows)
 
@@ -140,7 +140,7 @@ def _flavour(s: Sample) -> Finding | None:
     other = OTHER_FLAVOUR.get(s.module.scheme.code_dtype)
     if other is None or _error(s.decoded, s.values) < CLOSE:
         return None
-    decoded = np.nan_to_num(CODEBOOKS[other].values[s.codes]) * s.scales
+    decoded = np.nan_to_num(ANY_VALUES[other][s.codes]) * s.scales
     if _error(decoded, s.values) >= CLOSE:
         return None
     return Finding(

@@ -12,29 +12,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.as_found import Module
-from quantkit.bounds import FP32_SLACK, GRID_TOLERANCE, NARROW_SCALE, OVER_ROW_ABSMAX
+from quantkit.bounds import FP32_SLACK, GRID_TOLERANCE, NARROW_SCALE
 from quantkit.checkpoint import Checkpoint
 from quantkit.findings import Finding
 from quantkit.formats import Scheme
-from quantkit.metrics import MAX_OVER_ROW, STORED, Measure
-from quantkit.reference import CODEBOOKS, bf16_to_float32, decode_int4, float32_to_bf16, scales_to_float32
+from quantkit.metrics import Measure
+from quantkit.reference import (
+    ANY_VALUES,
+    CODEBOOKS,
+    bf16_to_float32,
+    decode_int4,
+    float32_to_bf16,
+    scales_to_float32,
+)
 
 Floats = NDArray[np.float32]
 LATTICE = "lattice"
-DIVISORS = {
-    "I8": (127.0, 127.5, 128.0),
-    "F8_E4M3": (448.0,),
-    "F8_E4M3FNUZ": (240.0, 224.0),
-    "I32": (7.0, 7.5, 8.0),
+SIGNED = "signed absmax / -8"  # GGUF's Q4_0: the value of largest magnitude is level -8, whatever its sign
+DIVISORS = {  # dtype of the codes -> rule -> divisor of the absmax
+    "I8": {"absmax / 127": 127.0, "absmax / 127.5": 127.5, "absmax / 128": 128.0},
+    "F8_E4M3": {"absmax / 448": 448.0},
+    "F8_E4M3FNUZ": {"absmax / 240": 240.0, "absmax / 224": 224.0},
+    "I32": {"absmax / 7": 7.0, "absmax / 7.5": 7.5, "absmax / 8": 8.0, SIGNED: 8.0},
 }
+HALF_STEP = {"I8": 0.5, "I32": 0.5, "F8_E4M3": 16.0, "F8_E4M3FNUZ": 8.0}  # between the largest codes
 SCALE_ROUNDING = {"BF16": NARROW_SCALE, "F16": 2.0**-11, "F32": FP32_SLACK}
-LARGEST_LEVEL = {"I8": 127.0, "I32": 7.0}  # what lies above is clipped
 RECOGNIZED = 0.99  # share of rows or groups that one rule must explain
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How many scales of a block or build each divisor explains.
+    """How many scales of a block or build each rule explains, and how far values lie off.
 
     Attributes
     ----------
@@ -42,14 +50,19 @@ class Rules:
         Scales of rows or groups that hold any value.
     explained
         Rule -> number of scales.
+    worst
+        Largest |error| / absmax of the row or group that shares the scale.
     """
 
     scales: int
     explained: Mapping[str, int]
+    worst: float
 
     def merged(self, other: "Rules") -> "Rules":
         """Both together."""
-        return Rules(self.scales + other.scales, Counter(self.explained) + Counter(other.explained))
+        explained = Counter(self.explained) + Counter(other.explained)
+        worst = float(np.maximum(self.worst, other.worst))  # NaN stays NaN
+        return Rules(self.scales + other.scales, explained, worst)
 
     @property
     def recognized(self) -> str | None:
@@ -62,7 +75,7 @@ class Rules:
         return None
 
 
-NO_RULES = Rules(0, {})
+NO_RULES = Rules(0, {}, 0.0)
 
 
 def _per_group(values: Floats, groups: int) -> Floats:
@@ -73,8 +86,8 @@ def _decode(codes: NDArray[np.generic], scales: Floats, dtype: str, served: bool
     """Values ``[rows, in]``; `scales` ``[rows, groups]``."""
     if dtype == "I32":
         return decode_int4(codes.view(np.int32), float32_to_bf16(scales) if served else scales)
-    book = CODEBOOKS[dtype]
-    return (book.served if served else book.values)[codes.view(np.uint8)] * scales
+    table = CODEBOOKS[dtype].served if served and dtype != "I8" else ANY_VALUES[dtype]
+    return table[codes.view(np.uint8)] * scales
 
 
 def _sums(values: Floats, decoded: Floats) -> tuple[list[float], int]:
@@ -90,18 +103,30 @@ def _sums(values: Floats, decoded: Floats) -> tuple[list[float], int]:
     return [*energies, float(over), float(element)], int((rounded == values).sum())
 
 
+def _is_rounded(exact: Floats, stored: Floats, dtype: str) -> NDArray[np.bool_]:
+    """Whether stored scales are the exact ones in their dtype; in some order of float32 operations."""
+    rounded = exact
+    if dtype != "F32":
+        rounded = float32_to_bf16(exact) if dtype == "BF16" else exact.astype(np.float16).astype(np.float32)
+    return np.asarray(np.abs(stored - rounded) <= rounded * np.float32(FP32_SLACK))
+
+
 def _rules(values: Floats, decoded: Floats, scales: Floats, dtype: str, scale_dtype: str) -> Rules:
-    peaks = np.abs(_per_group(values, scales.shape[1])).max(axis=2)
+    groups = _per_group(values, scales.shape[1])
+    errors = np.abs(_per_group(decoded, scales.shape[1]) - groups).max(axis=2)
+    peaks = np.abs(groups).max(axis=2)
     held = peaks > 0
-    near = SCALE_ROUNDING[scale_dtype] * 1.01  # the absmax itself was divided in some float precision
-    explained = {
-        f"absmax / {divisor:g}": int((np.abs(np.abs(scales) * divisor - peaks) <= peaks * near)[held].sum())
-        for divisor in DIVISORS[dtype]
+    at_peak = np.where(scales > 0, groups.min(axis=2) == -peaks, groups.max(axis=2) == peaks)
+    fits = {
+        rule: _is_rounded(peaks / np.float32(divisor), np.abs(scales), scale_dtype)
+        & (at_peak if rule == SIGNED else scales > 0)
+        for rule, divisor in DIVISORS[dtype].items()
     }
     if dtype == "I32":
-        worst = np.abs(_per_group(decoded - values, scales.shape[1])).max(axis=2)
-        explained[LATTICE] = int((worst <= peaks * GRID_TOLERANCE)[held].sum())
-    return Rules(int(held.sum()), explained)
+        fits[LATTICE] = errors <= peaks * GRID_TOLERANCE
+    over = np.where(held, errors / peaks, np.where(errors == 0, 0.0, np.inf))
+    explained = {rule: int(fit[held].sum()) for rule, fit in fits.items()}
+    return Rules(int(held.sum()), explained, float(over.max(initial=0.0)))
 
 
 def judge_block(
@@ -138,7 +163,7 @@ def _unusable(
     bad = ~np.isfinite(scales) | ((scales == 0) if scheme.packed else (scales <= 0))
     tests = {"step_unusable" if scheme.packed else "scale_unusable": bad.any(axis=1)}
     if not scheme.packed:
-        tests["nan_code"] = np.isnan(CODEBOOKS[scheme.code_dtype].values[codes.view(np.uint8)]).any(axis=1)
+        tests["nan_code"] = np.isnan(ANY_VALUES[scheme.code_dtype][codes.view(np.uint8)]).any(axis=1)
     return {
         kind: (int(rows.sum()), start + int(np.argmax(rows))) for kind, rows in tests.items() if rows.any()
     }
@@ -147,21 +172,16 @@ def _unusable(
 def bound_over_absmax(scheme: Scheme, rules: Rules, scale_dtype: str) -> float:
     """Largest |error| / absmax that the recognized rule explains; twice the widest known where none is.
 
-    Half a level of the rule's divisor, or what is clipped above the largest level, plus the rounding of the
-    scale, which moves every value by that share of itself.
+    Half a step between the largest codes, or what is clipped above them, in units of the rule's divisor; and the
+    rounding of the scale, which moves every value by that share of itself.
     """
     rounding = SCALE_ROUNDING[scale_dtype] + FP32_SLACK
-    rule = rules.recognized
-    if rule == LATTICE:
+    if rules.recognized == LATTICE:
         return GRID_TOLERANCE + rounding
-    if scheme.code_dtype not in LARGEST_LEVEL:
-        factor = 1.0 if rule else 2.0
-        return factor * OVER_ROW_ABSMAX[scheme.code_dtype] * (1 + rounding) + rounding
-    largest = LARGEST_LEVEL[scheme.code_dtype]
-    if rule is None:
-        return 2 * max(max(0.5, d - largest) / d for d in DIVISORS[scheme.code_dtype]) + rounding
-    divisor = float(rule.rpartition(" ")[2])
-    return max(0.5, divisor - largest) / divisor * (1 + rounding) + rounding
+    half, divisors = HALF_STEP[scheme.code_dtype], DIVISORS[scheme.code_dtype]
+    shares = {rule: max(half, d - scheme.code_max) / d for rule, d in divisors.items()}
+    share = 2 * max(shares.values()) if rules.recognized is None else shares[rules.recognized]
+    return share * (1 + rounding) + rounding
 
 
 def over_bounds(module: Module, measure: Measure, rules: Rules, scale_dtype: str) -> Iterator[Finding]:
@@ -171,12 +191,8 @@ def over_bounds(module: Module, measure: Measure, rules: Rules, scale_dtype: str
         yield Finding(
             "decoder_fault", module.name, f"relative RMS error {measure.relative_rms():.4g}", "below 1"
         )
-    worst, bound = measure.sums[STORED, MAX_OVER_ROW], bound_over_absmax(module.scheme, rules, scale_dtype)
-    if not worst <= bound:
-        rule = rules.recognized or "no known rule"
-        yield Finding(
-            "error_over_bound",
-            module.name,
-            f"{worst:.6g} of the row's absmax",
-            f"at most {bound:.6g} by {rule}",
-        )
+    bound = bound_over_absmax(module.scheme, rules, scale_dtype)
+    if not rules.worst <= bound:
+        got = f"{rules.worst:.6g} of the absmax that shares a scale"
+        expected = f"at most {bound:.6g} by {rules.recognized or 'no known rule'}"
+        yield Finding("error_over_bound", module.name, got, expected)

@@ -109,6 +109,10 @@ def _edge(below: np.float32, above: np.float32, even: bool, *, up: bool) -> np.f
 
 
 CODEBOOKS: dict[str, Codebook] = {scheme.code_dtype: _codebook(scheme) for scheme in (FP8, FP8FNUZ, INT8)}
+# What each byte means to an engine, whoever wrote it: other people's int8 codes use the level -128 too.
+ANY_VALUES = {dtype: book.values for dtype, book in CODEBOOKS.items()} | {
+    "I8": np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32)
+}
 
 
 @njit(cache=True, inline="always")

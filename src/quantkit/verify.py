@@ -173,9 +173,9 @@ def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
     problems += judge_tie(built.config, found, others)
     problems += [] if others else judge_fields(built.config, source.config)
     problems += judge_shards(built, others)
-    problems += judge_side_files(source, built)
+    problems += judge_side_files(source, built, others)
     problems += judge_weight_shapes(built, layout.sound)
-    problems += judge_left_dense(source, found)
+    problems += [] if others else judge_left_dense(source, found)
     copied_wrong = list(judge_copied(source, built, layout.copied))
     judged, faulty = [], []
     for module, verdict in judge_modules(source, built, layout.sound, others=others):

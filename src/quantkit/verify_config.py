@@ -40,8 +40,8 @@ def names_of(module: str) -> tuple[str, ...]:
     return (module,)
 
 
-def _arguments(scheme: Scheme) -> dict[str, Any]:
-    strategy = {"strategy": "group", "group_size": scheme.group_size} if scheme.group_size else {}
+def _arguments(scheme: Scheme, group: int | None) -> dict[str, Any]:
+    strategy = {"strategy": "group", "group_size": group} if group else {}
     base = {"num_bits": scheme.bits, "type": scheme.arg_type, "strategy": "channel"}
     return {**ARGUMENT_DEFAULTS, **base, **strategy}
 
@@ -65,11 +65,12 @@ def _same_arguments(found: object, wanted: Mapping[str, Any] | None) -> bool:
 
 
 def _differing_fields(
-    group: Mapping[str, Any], scheme: Scheme, layout: object
+    group: Mapping[str, Any], scheme: Scheme, size: int | None, layout: object
 ) -> Iterator[tuple[str, str, str]]:
-    """(key, got, expected) of a group that does not describe its modules' scheme."""
-    if not _same_arguments(group.get("weights"), _arguments(scheme)):
-        yield "weights", _short(group.get("weights")), _short(_arguments(scheme))
+    """(key, got, expected) of a group that does not describe its modules' scheme; `size` values share a scale."""
+    wanted = _arguments(scheme, size)
+    if not _same_arguments(group.get("weights"), wanted):
+        yield "weights", _short(group.get("weights")), _short(wanted)
     if not _same_arguments(group.get("input_activations"), _activations(scheme)):
         yield "input_activations", _short(group.get("input_activations")), _short(_activations(scheme))
     if group.get("output_activations") is not None:
@@ -100,12 +101,19 @@ def _targets(groups: Mapping[str, Any]) -> dict[str, Patterns]:
     return found
 
 
+def _declared_size(group: Mapping[str, Any]) -> int | None:
+    weights = group.get("weights")
+    size = weights.get("group_size") if isinstance(weights, Mapping) else None
+    return size if isinstance(size, int) else None
+
+
 def _judge_groups(
     groups: Mapping[str, Any],
     targets: Mapping[str, Patterns],
     modules: Sequence[Module],
     ignored: frozenset[str],
     layout: object,
+    foreign: bool,
 ) -> Iterator[Finding]:
     for name, group in groups.items():
         hit = [m for m in modules if m.name not in ignored and _matches(m, targets[name])]
@@ -117,10 +125,13 @@ def _judge_groups(
             continue
         scheme = quantized[0].scheme
         assert scheme is not None
+        size = _declared_size(group) if foreign else scheme.group_size
         yield from (
-            Finding("config_group_wrong", m.name, f"matched by {name}") for m in hit if m.scheme != scheme
+            Finding("config_group_wrong", m.name, f"matched by {name}")
+            for m in hit
+            if m.scheme != scheme or (foreign and m.group != (size or m.source.shape[1]))
         )
-        for key, got, expected in _differing_fields(group, scheme, layout):
+        for key, got, expected in _differing_fields(group, scheme, size, layout):
             yield Finding("config_field", f"{SECTION}.config_groups.{name}.{key}", got, expected)
         unused = (t for t in group["targets"] if not any(t in _matches(m, targets[name]) for m in quantized))
         yield from (Finding("config_group_empty", f"{name} target {_short(target)}") for target in unused)
@@ -252,7 +263,7 @@ def judge_quantization(config: Mapping[str, Any], found: AsFound, foreign: bool)
     return [
         *_unknown_keys(section, groups, foreign),
         *_section_fields(section, found, foreign),
-        *_judge_groups(groups, targets, found.modules, skipped, section.get("format")),
+        *_judge_groups(groups, targets, found.modules, skipped, section.get("format"), foreign),
         *_judge_modules(found.modules, targets, ignored),
         *_judge_values(found.modules, ignored),
         *_judge_ignore(found.modules, ignored, foreign),

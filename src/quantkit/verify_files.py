@@ -14,6 +14,8 @@ from quantkit.verify_values import in_order
 BLOCK_BYTES = 1 << 20
 # Made anew by a build: the model card and the record of where it came from. No loader reads either.
 WRITTEN_BY_BUILDS = frozenset({"README.md", "quantkit.json"})
+# What an engine reads beside the weights; others write these anew, in words of their own.
+READ_BY_ENGINES = ("tokenizer", "chat_template", "generation_config")
 
 
 def _same_bytes(source: Checkpoint, built: Checkpoint, item: tuple[str, int, int]) -> tuple[str, int, int]:
@@ -58,15 +60,15 @@ def _same_file(one: Path, other: Path) -> bool:
     return all(_read(one, at) == _read(other, at) for at in range(0, size, BLOCK_BYTES))
 
 
-def judge_side_files(source: Checkpoint, built: Checkpoint) -> Iterator[Finding]:
+def judge_side_files(source: Checkpoint, built: Checkpoint, foreign: bool) -> Iterator[Finding]:
     """Tokenizer, chat template, generation_config and whatever else lies beside the weights."""
     theirs = {path.name: path for path in built.side_files()}
     for path in source.side_files():
-        if path.name in WRITTEN_BY_BUILDS:
+        if path.name in WRITTEN_BY_BUILDS or (foreign and not path.name.startswith(READ_BY_ENGINES)):
             continue
         if path.name not in theirs:
             yield Finding("side_file_missing", path.name)
-        elif not _same_file(path, theirs[path.name]):
+        elif not foreign and not _same_file(path, theirs[path.name]):
             yield Finding("side_file_differs", path.name)
 
 
