@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from quantkit.formats import GROUP_SIZE, Scheme
 from quantkit.model import Role
-from quantkit.plan import LM_HEAD, Decision, Plan
+from quantkit.plan import Decision, Plan
 from quantkit.textconfig import TextConfig
-
-VOCAB_PADDING = 64  # the engine pads the vocabulary before it splits it
 
 COLUMN = ("q_proj", "gate_proj", "up_proj", "per_layer_model_projection")  # split along N
 KV = ("k_proj", "v_proj")  # split by kv heads, and repeated where there are fewer heads than ranks
@@ -46,12 +44,10 @@ class Misfit:
     reason: str
 
 
-def _rank_shape(decision: Decision, module: str, config: TextConfig, ranks: int) -> tuple[float, float]:
+def _rank_shape(decision: Decision, config: TextConfig, ranks: int) -> tuple[float, float]:
     """N and K on one rank; a fraction says that the split does not come out even."""
     n, k = decision.tensor.shape
     last = decision.tensor.kind.rsplit(".", 1)[-1]
-    if module == LM_HEAD:
-        return (-(-n // (VOCAB_PADDING * ranks)) * VOCAB_PADDING, k)
     if last in COLUMN:
         return (n / ranks, k)
     if last in ROW:
@@ -71,14 +67,14 @@ def _misfit(module: str, scheme: Scheme, shape: tuple[float, float], on_cpu: boo
 
 
 def misfits(plan: Plan, *, on_cpu: bool = False, ranks: int = 1) -> tuple[Misfit, ...]:
-    """Modules that the engine's kernel for their scheme would refuse, split over so many ranks."""
+    """Modules that the engine's kernel for their scheme would refuse, split over so many ranks.
+
+    Tables are looked up, and a head fits any kernel: the engine pads its rows to multiples of 64 on each rank.
+    """
     found = []
     for decision in plan.decisions:
-        for module in decision.modules:
-            looked_up = decision.tensor.role is Role.TABLE and module != LM_HEAD
-            if decision.scheme is None or looked_up:
-                continue
-            shape = _rank_shape(decision, module, plan.inventory.config, ranks)
-            misfit = _misfit(module, decision.scheme, shape, on_cpu)
+        if decision.scheme is not None and decision.tensor.role is Role.LINEAR:
+            shape = _rank_shape(decision, plan.inventory.config, ranks)
+            misfit = _misfit(decision.tensor.module, decision.scheme, shape, on_cpu)
             found += [misfit] if misfit else []
     return tuple(found)

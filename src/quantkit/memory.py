@@ -3,11 +3,15 @@
 Pure arithmetic over sizes. Loaded memory is counted; KV tokens lean on one constant that was fitted, and say so.
 """
 
-from quantkit.plan import Plan
+from collections import Counter
+
+from quantkit.plan import FUSED, Decision, Plan
 from quantkit.textconfig import TextConfig
 
 GIB = 1 << 30
 BF16_BYTES = 2
+# torch's allocator asks a card for whole segments of 2 MiB for each tensor of 10 MiB or more; smaller ones share.
+SEGMENT_BYTES, OWN_SEGMENT_FROM_BYTES = 2 << 20, 10 << 20
 UTILIZATION = 0.90  # the engine's default share of a card, as the published runs used it
 KV_OVERHEAD_GIB = 7.83  # activations, graphs and rest; the one constant fitted
 CPU_BLOCK = 128  # tokens of a page of vLLM 0.32's KV cache on CPU, in the layer whose tokens take most
@@ -26,9 +30,34 @@ def kv_bytes_per_token(config: TextConfig) -> int:
     return sum(2 * layer.kv_rows * BF16_BYTES for layer in config.layers if layer.owns_kv)
 
 
+def _engine_name(decision: Decision, module: str) -> str:
+    """What the engine makes of a module: those that it fuses are one."""
+    kind = decision.tensor.kind
+    part = next((group for group in FUSED if kind in group), (kind,))[0]
+    return module.removesuffix(kind) + part
+
+
+def _engine_tensors(plan: Plan) -> Counter[tuple[str, str]]:
+    """Bytes of each tensor that the engine holds, by its module and suffix."""
+    held: Counter[tuple[str, str]] = Counter()
+    for decision in plan.decisions:
+        for module, tensors in zip(decision.modules, decision.stored, strict=True):
+            values = module.removesuffix("k_proj") + "v_proj"
+            times = 2 if module.endswith(".k_proj") and values not in plan.schemes else 1
+            for stored in tensors:
+                suffix = stored.name.removeprefix(module)
+                held[_engine_name(decision, module), suffix] += times * stored.size_bytes
+    return held
+
+
 def loaded_gib(plan: Plan) -> float:
-    """GiB after loading: all tensors of the build, and the rotary caches."""
-    return (plan.tensor_bytes + rotary_bytes(plan.inventory.config)) / GIB
+    """GiB after loading: the engine's tensors in the allocator's segments, and the rotary caches.
+
+    Keys that are values too are held twice.
+    """
+    sizes = _engine_tensors(plan).values()
+    held = sum(size + (-size % SEGMENT_BYTES if size >= OWN_SEGMENT_FROM_BYTES else 0) for size in sizes)
+    return (held + rotary_bytes(plan.inventory.config)) / GIB
 
 
 def kv_tokens(plan: Plan, memory_gib: float) -> int:
