@@ -132,7 +132,6 @@ def _search(group: Bits, peaks: Floats, exact: NDArray[np.uint8]) -> np.uint16:
             _check(group, peaks, step, fits, exact)
             if fits[0]:
                 return neighbour
-    exact[0] = u8(0)
     return u16(0)
 
 
@@ -158,7 +157,10 @@ def _recover(groups: Bits, steps: Bits, words: NDArray[np.int32]) -> tuple[int, 
 
 
 class Tally(NamedTuple):
-    """What a fit found: groups off the grid, groups with a negative step, values that come back bit by bit."""
+    """What a fit found: groups off the grid, groups with a negative step, values that come back bit by bit.
+
+    The last means something only where no group is off the grid; blocks with one are not packed.
+    """
 
     off_grid: int
     negative_steps: int

@@ -66,6 +66,16 @@ def test_every_finite_code_encodes_to_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CODES)
+def test_the_absmax_of_any_row_is_the_largest_code(name: str) -> None:
+    """Every finite bfloat16 as its row's absmax, subnormal ones too, whose scales have few bits."""
+    magnitudes = np.arange(1, 0x7F80, dtype=np.uint16)
+    codes, _, non_finite = encode(np.stack([magnitudes, magnitudes | 0x8000], axis=1), CODES[name][0])
+    largest = {"fp8": (0x7E, 0xFE), "fp8fnuz": (0x7F, 0xFF), "int8": (0x7F, 0x81)}[name]
+    assert non_finite == 0
+    assert (codes == largest).all()
+
+
+@pytest.mark.parametrize("name", CODES)
 def test_a_row_with_infinity_or_nan_is_counted(name: str) -> None:
     rows = to_bf16([[1.0, 2.0], [np.inf, 1.0], [np.nan, 1.0], [-np.inf, 0.0]])
     assert encode(rows, CODES[name][0])[2] == 3

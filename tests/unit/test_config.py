@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.shaped import real_config, shrunk
 from quantkit.config import build_config, quantization_config
+from quantkit.errors import NotEligible
 from quantkit.formats import FORMATS, format_named
 from tests.unit.headers import plan_of
 
@@ -95,15 +96,25 @@ def test_bf16_has_no_quantization_config_and_an_alien_one_is_dropped() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_text_half_lies_at_the_top(name: str) -> None:
-    source = shrunk(real_config("E2B")) | {"vision_config": {}, "dtype": "bfloat16", "eos_token_id": [1, 106]}
+    ids = {"eos_token_id": [1, 106], "bos_token_id": 2, "pad_token_id": 0}
+    source = shrunk(real_config("E2B")) | {"vision_config": {}, "dtype": "bfloat16", **ids}
     config = build_config(plan_of(source, name), source)
     assert config["model_type"] == "gemma4_text"
     assert config["architectures"] == ["Gemma4ForCausalLM"]
     assert config["tie_word_embeddings"] is not format_named(name).unties_lm_head
     assert config["hidden_size"] == 64
     assert config["dtype"] == "bfloat16"
-    assert config["eos_token_id"] == [1, 106]
+    assert {key: config.get(key) for key in ids} == ids
     assert not {"text_config", "vision_config"} & set(config)
+
+
+@pytest.mark.parametrize("target", ["re:.*embed_tokens", "re:.*no_such_module$"])
+def test_a_pattern_that_matches_too_much_or_nothing_is_refused(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quantkit.config._target", lambda plan, kind: target)
+    with pytest.raises(NotEligible, match=r"target re:"):
+        quantization_config(plan_of(real_config("E2B"), "q4w4a16ple4"))
 
 
 def test_a_text_only_source_gives_the_same_config() -> None:
