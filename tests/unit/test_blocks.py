@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.shaped import fewer_layers, make_checkpoint, real_config, shrunk
+from quantkit import blocks
 from quantkit.blocks import BLOCK_BYTES, Workspace, cut
+from quantkit.convert import build
+from quantkit.formats import format_named
+from tests.unit.files import contents
 from tests.unit.headers import plan_of
 
 PEAK_MB = 400  # of a whole build on two workers, interpreter and compiled kernels included
@@ -30,9 +34,9 @@ def test_blocks_cover_every_row_once(size: str) -> None:
 
 @pytest.mark.parametrize("size", ["E2B", "E4B", "12B", "31B"])
 def test_no_block_is_larger_than_a_mebibyte(size: str) -> None:
-    blocks = list(cut(plan_of(real_config(size), "q4w4a16").decisions))
-    assert max(block.size_bytes for block in blocks) <= BLOCK_BYTES
-    assert sum(block.size_bytes for block in blocks) == 2 * sum(
+    found = list(cut(plan_of(real_config(size), "q4w4a16").decisions))
+    assert max(block.size_bytes for block in found) <= BLOCK_BYTES
+    assert sum(block.size_bytes for block in found) == 2 * sum(
         decision.tensor.values for decision in plan_of(real_config(size), "bf16").decisions
     )
 
@@ -44,6 +48,30 @@ def test_the_cuts_depend_on_the_source_alone() -> None:
         for name in ("bf16", "fp8emb4", "q4w4a16")
     ]
     assert cuts[0] == cuts[1] == cuts[2]
+
+
+def test_a_row_larger_than_a_block_is_a_block() -> None:
+    config = shrunk(real_config("12B"), 6)
+    config["text_config"]["hidden_size"] = 1 << 20
+    rows = {
+        block.stop - block.start
+        for block in cut(plan_of(config, "fp8").decisions)
+        if block.decision.tensor.kind == "self_attn.q_proj"
+    }
+    assert rows == {1}
+
+
+@pytest.mark.parametrize("name", ["fp8emb4", "w8a8", "q4w4a16", "q4w4a16emb4"])
+def test_blocks_of_a_few_rows_give_the_same_files(
+    source: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a block begins inside a tensor, as all but the first do in a real one."""
+    build(source, tmp_path / "whole", format_named(name))
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 700)
+    build(source, tmp_path / "cut", format_named(name))
+    whole, parts = contents(tmp_path / "whole"), contents(tmp_path / "cut")
+    hashes = {"quantkit.json"}  # they are taken block by block
+    assert {file for file in whole.keys() | parts.keys() if whole.get(file) != parts.get(file)} <= hashes
 
 
 def test_a_workspace_holds_what_any_scheme_stores() -> None:
