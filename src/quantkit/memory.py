@@ -4,8 +4,9 @@ Pure arithmetic over sizes. Loaded memory is counted; KV tokens lean on one cons
 """
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from quantkit.plan import FUSED, Decision, Plan
+from quantkit.plan import FUSED, Plan
 from quantkit.textconfig import TextConfig
 
 GIB = 1 << 30
@@ -30,34 +31,35 @@ def kv_bytes_per_token(config: TextConfig) -> int:
     return sum(2 * layer.kv_rows * BF16_BYTES for layer in config.layers if layer.owns_kv)
 
 
-def _engine_name(decision: Decision, module: str) -> str:
-    """What the engine makes of a module: those that it fuses are one."""
-    kind = decision.tensor.kind
-    part = next((group for group in FUSED if kind in group), (kind,))[0]
-    return module.removesuffix(kind) + part
+def _engine_name(name: str) -> str:
+    """The engine's tensor that a stored one becomes a part of."""
+    for group in FUSED:
+        for part in group:
+            name = name.replace(f".{part}.", f".{group[0]}.")
+    return name
 
 
-def _engine_tensors(plan: Plan) -> Counter[tuple[str, str]]:
-    """Bytes of each tensor that the engine holds, by its module and suffix."""
-    held: Counter[tuple[str, str]] = Counter()
-    for decision in plan.decisions:
-        for module, tensors in zip(decision.modules, decision.stored, strict=True):
-            values = module.removesuffix("k_proj") + "v_proj"
-            times = 2 if module.endswith(".k_proj") and values not in plan.schemes else 1
-            for stored in tensors:
-                suffix = stored.name.removeprefix(module)
-                held[_engine_name(decision, module), suffix] += times * stored.size_bytes
+def engine_tensors(stored: Mapping[str, int]) -> Counter[str]:
+    """Bytes of each tensor that an engine holds, from those that are stored; keys that are values too count twice."""
+    held: Counter[str] = Counter()
+    for name, size in stored.items():
+        twice = ".k_proj." in name and name.replace(".k_proj.", ".v_proj.") not in stored
+        held[_engine_name(name)] += 2 * size if twice else size
     return held
 
 
-def loaded_gib(plan: Plan) -> float:
-    """GiB after loading: the engine's tensors in the allocator's segments, and the rotary caches.
+def segment_slack(sizes: Iterable[int]) -> int:
+    """Bytes that a card's allocator takes beyond the tensors, to fill whole segments."""
+    return sum(-size % SEGMENT_BYTES for size in sizes if size >= OWN_SEGMENT_FROM_BYTES)
 
-    Keys that are values too are held twice.
-    """
-    sizes = _engine_tensors(plan).values()
-    held = sum(size + (-size % SEGMENT_BYTES if size >= OWN_SEGMENT_FROM_BYTES else 0) for size in sizes)
-    return (held + rotary_bytes(plan.inventory.config)) / GIB
+
+def loaded_gib(plan: Plan) -> float:
+    """GiB after loading: the engine's tensors in the allocator's segments, and the rotary caches."""
+    held = engine_tensors(
+        {tensor.name: tensor.size_bytes for shard in plan.shards for tensor in shard.tensors}
+    )
+    slack = segment_slack(held.values())
+    return (held.total() + slack + rotary_bytes(plan.inventory.config)) / GIB
 
 
 def kv_tokens(plan: Plan, memory_gib: float) -> int:

@@ -13,7 +13,7 @@ from quantkit.checkpoint import Checkpoint
 from quantkit.errors import QuantkitError
 from quantkit.formats import INT4, Format
 from quantkit.machines import Machine
-from quantkit.memory import GIB, card_kv_tokens, pool_kv_tokens, rotary_bytes
+from quantkit.memory import GIB, card_kv_tokens, engine_tensors, pool_kv_tokens, rotary_bytes, segment_slack
 from quantkit.textconfig import TextConfig, text_config
 from tests.support.bootlog import BootFacts
 
@@ -61,8 +61,8 @@ class Expected:
     ----------
     text
         Sizes of the model.
-    weight_bytes
-        Size of the tensors that the engine loads.
+    weight_bytes, slack_bytes
+        Size of the tensors that the engine makes of those stored, and what a card's allocator takes besides.
     int8_rows, int4_groups
         Rows of int8 weights, and groups of int4 weights that are multiplied (an embedding is looked up).
     kv_pool_bytes
@@ -73,6 +73,7 @@ class Expected:
     machine: Machine
     text: TextConfig
     weight_bytes: int
+    slack_bytes: int = 0
     int8_rows: int = 0
     int4_groups: int = 0
     kv_pool_bytes: int = 0
@@ -90,6 +91,7 @@ class Expected:
 def expected_of(build: Format, machine: Machine, checkpoint: Checkpoint, kv_pool_bytes: int = 0) -> Expected:
     """What a build on disk must show, from its headers."""
     entries = checkpoint.entries
+    held = engine_tensors({name: entry.size_bytes for name, entry in entries.items()})
     multiplied = [
         module
         for name in entries
@@ -99,7 +101,8 @@ def expected_of(build: Format, machine: Machine, checkpoint: Checkpoint, kv_pool
         build,
         machine,
         text_config(checkpoint.config),
-        weight_bytes=sum(entry.size_bytes for entry in entries.values()),
+        weight_bytes=held.total(),
+        slack_bytes=segment_slack(held.values()),
         int8_rows=sum(entry.shape[0] for entry in entries.values() if entry.dtype == "I8"),
         int4_groups=sum(math.prod(entries[f"{module}.weight_scale"].shape) for module in multiplied),
         kv_pool_bytes=kv_pool_bytes,
@@ -117,8 +120,8 @@ def predicted_bytes(facts: BootFacts, expected: Expected) -> int:
     """Bytes that should be held, counted as the facts count them."""
     sums = INT8_SUM_BYTES * expected.int8_rows if INT8_SUMMING in dict(facts.kernels) else 0
     zeros = INT4_ZERO_BYTES * expected.int4_groups if facts.product_plugin else 0
-    rotary = 0 if facts.loaded_bytes is not None else rotary_bytes(expected.text)
-    return expected.weight_bytes + sums + zeros + rotary
+    on_card = 0 if facts.loaded_bytes is not None else rotary_bytes(expected.text) + expected.slack_bytes
+    return expected.weight_bytes + sums + zeros + on_card
 
 
 def predicted_kv_tokens(facts: BootFacts, expected: Expected) -> int | None:
