@@ -144,6 +144,8 @@ def test_a_demanded_card_that_is_missing_fails(project: Path) -> None:
     [
         (("--builds", "fp16"), "format, got 'fp16', expected one of bf16"),
         (("--engine-env", "X"), "expected NAME=VALUE"),
+        (("--engine-env", "HF_TOKEN=hf_x"), "--engine-env, got HF_TOKEN, expected no secret"),
+        (("--engine-arg=--api-key=sk-x",), "--engine-arg, got --api-key, expected no secret"),
         (("--grid", "huge"), "invalid choice"),
     ],
 )

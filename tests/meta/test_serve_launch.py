@@ -13,7 +13,7 @@ from quantkit.formats import FORMATS
 from quantkit.machines import Machine, machine_named
 from tests.nano import NANO
 from tests.support.engines import CardTaken
-from tests.support.serving import MULTIMODAL_ARGS, launch_for, one_run
+from tests.support.serving import MULTIMODAL_ARGS, card_of, launch_for, one_run
 from tests.support.settings import Boot, Settings
 
 CPU = machine_named("cpu")
@@ -68,6 +68,14 @@ def test_towers_are_limited() -> None:
     """A checkpoint with towers is the one declared exception: no images, no audio."""
     launch = launch_for(Boot(FORMATS["bf16"]), NANO, settings())
     assert launch.args[-2:] == MULTIMODAL_ARGS
+
+
+def test_a_card_is_its_devices() -> None:
+    """Two records of one card share its lock, whatever they are called; a laptop is one card."""
+    card = machine_named("mi300x")
+    assert card_of(card) == card_of(replace(card, name="mine", devices=card.devices[::-1]))
+    assert len({card_of(machine_named(name)) for name in ("cpu", "mi300x", "h200")}) == 3
+    assert "/" not in card_of(card)
 
 
 def test_one_run_a_card() -> None:

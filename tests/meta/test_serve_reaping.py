@@ -197,8 +197,15 @@ def test_no_secret_reaches_the_server() -> None:
         "HF_TOKEN": "hf_x",
         "MY_API_KEY": "k",
         "AWS_SECRET_ACCESS_KEY": "s",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_MAX_TOKENS": "7",
         "PATH": "/bin",
         "HOME": "/root",
     }
-    assert set(shell) & set(clean_environment(shell, {})) == {"PATH", "HOME"}
+    assert set(shell) & set(clean_environment(shell, {})) == {
+        "PATH",
+        "HOME",
+        "TOKENIZERS_PARALLELISM",
+        "VLLM_MAX_TOKENS",
+    }
     assert clean_environment(shell, {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"

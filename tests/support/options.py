@@ -3,8 +3,9 @@
 Declares options as a table; every default stands here and nowhere else. Imports no suite.
 """
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from _pytest.mark.expression import Expression
 from quantkit.errors import QuantkitError
 from quantkit.machines import Machine, UnknownMachine, machines
 from tests.support.machine import detected
+from tests.support.process_engine import SECRET
 from tests.support.settings import GATES, GRIDS, Settings, named_builds
 from tests.support.source import folder_of
 
@@ -122,8 +124,17 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
+def _no_secrets(option: str, texts: Iterable[str]) -> None:
+    """What the engine is given stands in the record, in its process list and in `docker inspect`."""
+    for name in (re.split(r"[=\s]", text)[0] for text in texts):
+        if SECRET.search(name):
+            raise pytest.UsageError(f"{option}, got {name}, expected no secret: it would stand in the record")
+
+
 def _settings(config: pytest.Config) -> Settings:
     get = config.getoption
+    _no_secrets("--engine-env", get("engine_env"))
+    _no_secrets("--engine-arg", get("engine_arg"))
     known = records(config)
     machine = demanded(get("markexpr"), known) or detected(records=known)
     checkpoints = Path(get("checkpoints")).resolve()

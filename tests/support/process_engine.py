@@ -20,7 +20,7 @@ from tests.support.reaping import end, new_scratch, reap_orphans, session_member
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
+SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|API.?KEY|CREDENTIAL", re.IGNORECASE)
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",

@@ -3,6 +3,7 @@
 Joins engine, readiness, boot log and metrics. Imports no suite.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from quantkit.checkpoint import Checkpoint
 from quantkit.formats import Format
+from quantkit.machines import Machine
 from tests.support.bootlog import BootFacts, BootLog
 from tests.support.card_memory import wait_fallen
 from tests.support.engines import CardTaken, Engine, Launch, Running
@@ -166,6 +168,11 @@ def serve(engine: Engine, launch: Launch, boot: Boot, patience: Patience = Patie
         running.stop()
 
 
+def card_of(machine: Machine) -> str:
+    """What a run must have for itself: the devices, whatever the record that lists them is called; else the host."""
+    return re.sub(r"\W+", "-", " ".join(sorted(machine.devices))).strip("-") or machine.arch
+
+
 @contextmanager
 def one_run(card: str, seconds: float = LOCK_S) -> Iterator[None]:
     """This machine's card for this run alone.
@@ -191,7 +198,7 @@ def one_run(card: str, seconds: float = LOCK_S) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> Iterator[Engine]:
     """This machine's engine and its card for ourselves; what dead runs of ours left on it is ended first."""
-    with one_run(settings.machine.name):
+    with one_run(card_of(settings.machine)):
         engine = engine_for(settings)
         engine.reap_orphans()
         yield engine
