@@ -19,7 +19,9 @@ from tests.support.reaping import end, new_scratch, reap_orphans, session_member
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
-SERVER = ("-m", "vllm.entrypoints.openai.api_server")
+MODULE = "vllm.entrypoints.openai.api_server"
+# As `python -m` would run it, but that its child processes, which import the main module again, have none to import.
+SERVER = ("-c", f"import runpy; runpy.run_module('{MODULE}', run_name='__main__')")
 SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|API.?KEY|CREDENTIAL", re.IGNORECASE)
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
