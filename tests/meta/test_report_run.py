@@ -1,17 +1,20 @@
 """A record as the report sees it: cells, ratios and gaps; nothing that was not measured becomes a number."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from quantkit.formats import FORMATS
-from tests.meta.made_up import SMOKE, cell_row, failed, made_up_record, record_with, serve_rows
+from tests.meta.made_up import ARTICLE, SMOKE, cell_row, failed, made_up_record, record_with, serve_rows
 from tests.report.markdown import markdown
+from tests.report.plots import specs
 from tests.report.run import Gap, Run, cell_of, plain_reason
+from tests.report.sections import sections
 from tests.report.spread import Interval, around, pooled, t975
 from tests.report.tables import answered, warnings
 from tests.report.troubles import troubles
-from tests.support.record import Row
+from tests.support.record import Record, Row
 
 FP8 = FORMATS["fp8"]
 
@@ -173,3 +176,41 @@ def test_the_price_of_the_run_is_the_reports() -> None:
     )
     assert "$83.33" in bf16  # 36 / (120 * 3600 / 1e6)
     assert "dollars per million" not in markdown(made_up_record(usd_per_hour=0.0))
+
+
+def front(record: Record) -> set[str]:
+    """Builds that the plots of speed name."""
+    values = [
+        point for name in ("tradeoff", "footprint") for point in specs(Run(record))[name]["data"]["values"]
+    ]
+    return {point["build"] for point in values if point["front"]}
+
+
+def test_the_plots_name_no_build_that_no_rule_may_pick() -> None:
+    """One whose answer failed is neither on the front nor keeps others from it."""
+    builds = ["bf16", "fp8", "fp8fnuz"]
+    assert front(made_up_record(builds)) == {"bf16"}
+    text = failed(next(row for row in serve_rows(FORMATS["bf16"]) if row.item == "text"), "WrongText")
+    assert front(made_up_record(builds, changed={text.key: text})) == {"fp8", "fp8fnuz"}
+
+
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        (
+            SMOKE,
+            "8 × 128 varied by over 10 % between repeats: ranked all the same, for want of steadier ones.",
+        ),
+        (ARTICLE, "8 × 128 varied by over 10 % between repeats: shown, not ranked."),
+    ],
+    ids=["alone", "among others"],
+)
+def test_the_page_says_whether_noisy_loads_are_ranked(grid: Sequence[tuple[int, int]], said: str) -> None:
+    noisy = cell_row(FORMATS["fp8"], (8, 128), wobble=(1.0, 0.7, 1.4))
+    speed = next(
+        each
+        for each in sections(Run(made_up_record(grid=grid, changed={noisy.key: noisy})))
+        if each.key == "speed"
+    )
+    assert speed.lead.count("varied") == 1
+    assert said in speed.lead
