@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from quantkit.machines import machine_named
 from quantkit.textconfig import text_config
 from tests.nano import NANO
 from tests.support.asking import ImageAccepted, StreamBroken, ask, ask_streaming, image_refusal
-from tests.support.bootlog import UnknownLogForm
+from tests.support.bootlog import BootFacts, UnknownLogForm
 from tests.support.checkers import CutOff, NoThinking, WrongCall, WrongText, check
 from tests.support.contract import (
     Dequantized,
     Expected,
     KvDisagrees,
+    LookupMissing,
     TooLittleLoaded,
     WrongKernel,
     check_kernels,
@@ -118,6 +120,7 @@ BREACHES = (
     ("dequantized at load", Dequantized),
     ("half of the weights left out", TooLittleLoaded),
     ("another kernel", WrongKernel),
+    ("a second kernel", WrongKernel),
     ("no kernel line", WrongKernel),
     ("not seen as quantized", WrongKernel),
     ("no KV line", UnknownLogForm),
@@ -186,6 +189,16 @@ def test_breach_of_contract(defect: str, error: type[Exception], tmp_path: Path)
     """The boot contract is broken, and says how."""
     with miniature(defect, tmp_path) as server, pytest.raises(error):
         contract(server)
+
+
+def test_int4_table_without_its_lookup() -> None:
+    """On a CPU an int4 table is read by the plugin, or the first request kills the server."""
+    kernels = (("CPUInt8ScaledMMLinearKernel", ""), ("CPUWNA16LinearKernel", ""))
+    facts = BootFacts(kernels=kernels, quantization="compressed-tensors", lookup_plugin=True)
+    expected = replace(EXPECTED, build=FORMATS["w8a8emb4"])
+    check_kernels(facts, expected)
+    with pytest.raises(LookupMissing):
+        check_kernels(replace(facts, lookup_plugin=False), expected)
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,18 @@ def reworded(old: str, new: str) -> tuple[str, ...]:
     return tuple(line.replace(old, new) for line in GOOD_LOG)
 
 
+def doubled(word: str, old: str, new: str) -> tuple[str, ...]:
+    """The good log with a second line after the one that holds a word, which says something else."""
+    lines = ((line, line.replace(old, new)) if word in line else (line,) for line in GOOD_LOG)
+    return tuple(line for pair in lines for line in pair)
+
+
 DEFECTS: dict[str, World] = {
     "none": GOOD,
     "dequantized at load": replace(GOOD, held=BF16_BYTES),
     "half of the weights left out": replace(GOOD, held=HELD_BYTES // 2),
     "another kernel": replace(GOOD, kernel="TritonInt8ScaledMMLinearKernel"),
+    "a second kernel": replace(GOOD, log=doubled("Selected", "{kernel}", "CPUWNA16LinearKernel")),
     "no kernel line": replace(GOOD, log=without("Selected")),
     "not seen as quantized": replace(GOOD, quantization="None"),
     "no KV line": replace(GOOD, log=without("KV cache")),
