@@ -136,6 +136,12 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def _write_all(fd: int, data: memoryview, at: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, at)
+        data, at = data[written:], at + written
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a small file under a temporary name, then rename it."""
     part = path.with_name(path.name + PART)
@@ -202,7 +208,7 @@ class ShardFile:
             if os.fstat(self._fd).st_size != self.shard.size_bytes:
                 os.ftruncate(self._fd, self.shard.size_bytes)
             if os.pread(self._fd, len(header), 0) != header:  # a kill may fall between the two
-                os.pwrite(self._fd, header, 0)
+                _write_all(self._fd, memoryview(header), 0)
 
     def link(self, twin: Path) -> bool:
         """Share the bytes of another build's file that has the same header; False where that cannot be done."""
@@ -227,9 +233,7 @@ class ShardFile:
         """Write the bytes of whole rows, from one row on."""
         at = self._begins[tensor.name] + start_row * tensor.row_bytes
         with named_write_errors(self.path):
-            while data:
-                written = os.pwrite(self._fd, data, at)
-                data, at = data[written:], at + written
+            _write_all(self._fd, data, at)
 
     def read_rows(self, tensor: Stored, start_row: int, buffer: memoryview) -> bool:
         """Fill the buffer with the bytes from one row on; False where the file ends before."""

@@ -59,6 +59,10 @@ CONDITIONS: dict[str, tuple[Callable[[Format], bool], str]] = {
     "E4M3FN": (lambda f: _linears(f) == "fp8", "linears are no E4M3FN"),
     "FNUZ": (lambda f: _linears(f) == "fp8fnuz", "linears are no E4M3FNUZ"),
     "untied": (lambda f: f.unties_lm_head, "embed_tokens is not packed"),
+    "tied, quantized": (
+        lambda f: bool(f.schemes) and not f.unties_lm_head,
+        "nothing is quantized, or the head is stored",
+    ),
     "tied": (lambda f: not f.unties_lm_head, "embed_tokens is packed and untied"),
 }
 
@@ -107,6 +111,7 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
     Fault("19b", "offsets-out-of-range", (UNREADABLE,), "any", folder.out_of_range, on_folder=True),
     Fault("20", "index-absent-shard", (UNREADABLE,), "any", folder.index_names_absent_shard, on_folder=True),
     Fault("20b", "index-other-shard", (UNREADABLE,), "any", folder.index_names_other_shard, on_folder=True),
+    Fault("20c", "index-lacks-tensor", (UNREADABLE,), "any", folder.index_lacks_tensor, on_folder=True),
     Fault("21", "packed-but-tied", ("config_tie",), "untied", config.tied_top),
     Fault("21b", "packed-but-tied-nested", ("config_tie",), "untied", config.tied_nested),
     Fault("21c", "untied-without-head", ("config_tie",), "tied", config.untied),
@@ -150,6 +155,13 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
         "+17b", "config-engine-names", ("config_module_unmatched",), "quantized", config.checkpoint_names_only
     ),
     Fault("+18", "config-ignores-nothing", ("config_ignore_empty",), "quantized", config.ignores_nothing),
+    Fault(
+        "+18b",
+        "config-head-not-ignored",
+        ("config_dense_not_ignored",),
+        "tied, quantized",
+        config.head_not_ignored,
+    ),
     Fault("+19", "config-endless-pattern", ("config_pattern",), "quantized", config.endless_pattern),
     Fault("+20", "config-field-changed", ("config_changed",), "any", config.changed_field),
 )

@@ -83,6 +83,12 @@ def ignores_nothing(draft: Draft, source: Draft) -> str:
     return "ignore"
 
 
+def head_not_ignored(draft: Draft, source: Draft) -> str:
+    """The tied head is not on the ignore list."""
+    draft.config["quantization_config"]["ignore"].remove("lm_head")
+    return "lm_head"
+
+
 def endless_pattern(draft: Draft, source: Draft) -> str:
     """A pattern that backtracks for ever."""
     draft.config["quantization_config"]["ignore"].append("re:(a+)+$")

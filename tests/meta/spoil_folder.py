@@ -105,6 +105,16 @@ def index_names_other_shard(folder: Path) -> str:
     return NORM
 
 
+def index_lacks_tensor(folder: Path) -> str:
+    """A tensor in a shard that the index does not know: an engine would not load it."""
+
+    def forget(weight_map: dict[str, str]) -> None:
+        del weight_map[NORM]
+
+    write_index(folder, forget)
+    return NORM
+
+
 def index_total(folder: Path) -> str:
     """An index whose total is wrong."""
     write_index(folder, lambda weight_map: None)

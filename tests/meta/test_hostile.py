@@ -186,6 +186,12 @@ def test_rows_outside_a_tensor_are_refused(folder: Path, span: tuple[int, int]) 
         checkpoint.rows("a", *span)
 
 
+@pytest.mark.parametrize("offset", [-1, 1, 5])
+def test_bytes_outside_a_tensor_are_refused(folder: Path, offset: int) -> None:
+    with Checkpoint.open(folder) as checkpoint, pytest.raises(BadHeader, match="outside the tensor"):
+        checkpoint.pread_into("a", offset, bytearray(4))
+
+
 @pytest.mark.parametrize(
     "text", ["", "[", "[]", "{" * 5000, '{"a":1,"a":2}', '{"a":Infinity}', '{"a":' + "9" * 5000 + "}", "\xe9"]
 )
@@ -211,6 +217,7 @@ PATTERNS = (
     "(",
     "(?P<a>b)",
     "|".join("ab" * 90),
+    "a" * 513,
 )
 
 
@@ -218,6 +225,12 @@ PATTERNS = (
 def test_a_pattern_without_bound_is_refused(pattern: str) -> None:
     with pytest.raises(CostlyPattern):
         parse_patterns([f"re:{pattern}"], "ignore")
+
+
+def test_a_pattern_is_matched_from_the_start() -> None:
+    patterns = parse_patterns(["re:layers", "lm_head"], "ignore")
+    assert patterns.matching(["layers.0"]) == {"re:layers"}
+    assert patterns.matching(["model.layers.0", "model.lm_head"]) == frozenset()
 
 
 def test_patterns_at_the_limit_are_matched_in_time() -> None:

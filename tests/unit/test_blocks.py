@@ -75,8 +75,11 @@ def test_blocks_of_a_few_rows_give_the_same_files(
 
 
 def test_a_workspace_holds_what_any_scheme_stores() -> None:
-    for name in ("fp8", "w8a8", "q4w4a16emb4", "bf16"):
-        for block in cut(plan_of(shrunk(real_config("E2B")), name).decisions):
+    one_wide = shrunk(real_config("12B"))  # its scales are larger than its weights
+    one_wide["text_config"]["hidden_size"] = 1
+    plans = [plan_of(shrunk(real_config("E2B")), name) for name in ("fp8", "w8a8", "q4w4a16emb4", "bf16")]
+    for plan in [*plans, plan_of(one_wide, "fp8"), plan_of(one_wide, "w8a8")]:
+        for block in cut(plan.decisions):
             room = Workspace(block.size_bytes).room(block)
             for array, stored in zip(room[:2], block.decision.stored[0], strict=False):
                 assert array.nbytes == (block.stop - block.start) * stored.row_bytes

@@ -144,6 +144,12 @@ def test_on_a_damaged_build_is_refused(source: Path, tmp_path: Path) -> None:
         made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
 
 
+def test_on_a_build_of_another_size_is_refused(miniature: Miniature, tmp_path: Path) -> None:
+    made(miniature("E4B"), tmp_path / "base", "q4w4a16emb4")
+    with pytest.raises(NotEligible, match="of that shape"):
+        made(miniature("E2B"), tmp_path / "on", "fp8emb4", on=tmp_path / "base")
+
+
 @pytest.mark.parametrize("base", ["fp8", "q4w4a16ple4"])
 def test_on_a_build_without_those_tables_is_refused(source: Path, tmp_path: Path, base: str) -> None:
     made(source, tmp_path / "base", base)
@@ -166,6 +172,13 @@ def test_a_finished_build_of_another_kind_or_source_is_refused(source: Path, tmp
     other = make_checkpoint(tmp_path / "other", shrunk(real_config("E2B")), seed=2)
     with pytest.raises(OutputNotUsable, match="another source"):
         made(other, tmp_path / "out", "fp8")
+    config = (tmp_path / "out" / "config.json").read_bytes()
     (tmp_path / "out" / "config.json").write_text("{}")
+    with pytest.raises(OutputNotUsable, match="changed since"):
+        made(source, tmp_path / "out", "fp8")
+    (tmp_path / "out" / "config.json").write_bytes(config)
+    made(source, tmp_path / "out", "fp8")
+    shard = next((tmp_path / "out").glob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(OutputNotUsable, match="changed since"):
         made(source, tmp_path / "out", "fp8")

@@ -15,9 +15,9 @@ from quantkit import builder, output
 from quantkit.convert import build
 from quantkit.errors import OutputNotUsable
 from quantkit.formats import format_named
-from quantkit.journal import JOURNAL, Done, Journal
+from quantkit.journal import JOURNAL, Journal
 from quantkit.writer import ShardFile, Stored
-from tests.unit.files import contents
+from tests.unit.files import contents, down_proj, spoil
 
 BUILD = format_named("fp8emb4")
 
@@ -172,8 +172,9 @@ def test_two_builds_into_one_folder(source: Path, half_done: Path) -> None:
         build(source, half_done, BUILD)
 
 
+@pytest.mark.parametrize("cut", [False, True])
 def test_a_published_shard_that_was_changed_is_not_overwritten(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
@@ -186,6 +187,7 @@ def test_a_published_shard_that_was_changed_is_not_overwritten(
         last = file.read(1)
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
+        file.truncate(shard.stat().st_size - cut)
     with pytest.raises(OutputNotUsable, match="changed after it was published"):
         build(source, out, BUILD)
 
@@ -198,8 +200,72 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
         stop(patch, os, "pwrite", 500, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         with pytest.raises(OutputNotUsable, match=r"No space left.*what is done is kept"):
             build(source, out, BUILD)
-    assert build(source, out, BUILD).blocks_reused > 100
+    vouched = (
+        len((out / JOURNAL).read_bytes().splitlines()) - 1
+    )  # each line after its bytes, so all of them hold
+    assert build(source, out, BUILD).blocks_reused == vouched > 100
     assert contents(out) == undisturbed
+
+
+def test_what_is_written_counts_where_the_disk_is_full(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        stop(patch, ShardFile, "publish", 0, Stopped())
+        with pytest.raises(Stopped):
+            build(source, out, BUILD)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 16))
+    build(source, out, BUILD)
+    assert contents(out) == undisturbed
+
+
+@pytest.mark.parametrize("module", ["lm_head", "model.language_model.embed_tokens"])
+def test_a_table_and_its_head_are_both_looked_at(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """They store the same codes: where one of them was lost, the other does not vouch for it."""
+    monkeypatch.setattr("quantkit.blocks.BLOCK_BYTES", 1024)
+    build(source, tmp_path / "whole", BUILD)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        stop(patch, ShardFile, "publish", 0, Stopped())
+        with pytest.raises(Stopped):
+            build(source, out, BUILD)
+    part = max(out.glob("model-*.part"))
+    data = bytearray(part.read_bytes())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    first, last = json.loads(data[8:begin])[f"{module}.weight_packed"]["data_offsets"]
+    data[begin + first : begin + last] = bytes(last - first)
+    part.write_bytes(data)
+    build(source, out, BUILD)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_an_unfinished_build_of_a_source_that_changed_is_left_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, out = Path(shutil.copytree(source, tmp_path / "copy")), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        stop(patch, Journal, "add", 20, Stopped())
+        with pytest.raises(Stopped):
+            build(copy, out, BUILD)
+    spoil(copy, down_proj(0), 0)
+    with pytest.raises(OutputNotUsable, match="unfinished build of another source"):
+        build(copy, out, BUILD)
+
+
+def test_an_unfinished_build_on_another_goes_on_on_it_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it took over has its findings in that other build."""
+    build(source, tmp_path / "base", format_named("q4w4a16emb4"))
+    with monkeypatch.context() as patch:
+        stop(patch, ShardFile, "publish", 0, Stopped())
+        with pytest.raises(Stopped):
+            build(source, tmp_path / "out", BUILD, on=tmp_path / "base")
+    with pytest.raises(OutputNotUsable, match="unfinished build of another"):
+        build(source, tmp_path / "out", BUILD)
 
 
 def test_a_disk_too_small_is_refused_before_the_first_byte(
@@ -209,16 +275,6 @@ def test_a_disk_too_small_is_refused_before_the_first_byte(
     with pytest.raises(OutputNotUsable, match="GiB free"):
         build(source, tmp_path / "out", BUILD)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_journal_keeps_what_it_was_given(tmp_path: Path) -> None:
-    done = Done("a", "b", (1, 2, 3))
-    with Journal(tmp_path, "key") as journal:
-        journal.add(5, done)
-    with Journal(tmp_path, "key") as journal:
-        assert journal.done == {5: done}
-    with pytest.raises(OutputNotUsable), Journal(tmp_path, "other"):
-        pass
 
 
 def test_the_first_failing_block_is_the_one_that_is_told(

@@ -90,6 +90,42 @@ def test_no_final_name_before_publish(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
 
 
+def test_bytes_are_on_disk_before_a_name_stands_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+    rename = Path.rename
+
+    def logged_sync(fd: int) -> None:
+        seen.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
+
+    def logged_rename(self: Path, target: Path) -> Path:
+        seen.append(("rename", self.name))
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", logged_sync)
+    monkeypatch.setattr(Path, "rename", logged_rename)
+    write(tmp_path, Shard("x.safetensors", (A,)))
+    write_atomic(tmp_path / "config.json", b"{}")
+    parts = ("x.safetensors.part", "config.json.part")
+    assert seen == [
+        step for part in parts for step in (("sync", part), ("rename", part), ("sync", tmp_path.name))
+    ]
+
+
+def test_a_write_cut_short_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_at, read_at = os.pwrite, os.preadv
+    whole = write(tmp_path, Shard("x.safetensors", (A, B))).read_bytes()
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write_at(fd, bytes(data)[:5], at))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: read_at(fd, [buffers[0][:5]], at))
+    path = write(tmp_path, Shard("y.safetensors", (A, B)))
+    assert path.read_bytes() == whole
+    with ShardFile(tmp_path, Shard("y.safetensors", (A, B))) as file:
+        buffer = bytearray(B.size_bytes)
+        assert file.read_rows(B, 0, memoryview(buffer))
+    assert buffer == bytes(range(B.size_bytes))
+
+
 def test_a_file_begun_keeps_its_rows(tmp_path: Path) -> None:
     shard = Shard("x.safetensors", (A,))
     with ShardFile(tmp_path, shard) as file:

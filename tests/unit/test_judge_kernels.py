@@ -1,0 +1,114 @@
+"""The judge's kernels on golden groups and rows: nothing wrong in them, and each single change called what it is.
+
+The rows were written by hand from the specifications; neither writer nor checkpoint takes part.
+"""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from quantkit import judge_groups as groups
+from quantkit import judge_rows as rows
+from quantkit.formats import FP8, FP8FNUZ, INT8, Scheme
+from quantkit.reference import CODEBOOKS
+from tests.unit.bits import padded, to_bf16
+from tests.unit.golden_codes import FP8_ROWS, FP8FNUZ_ROWS, GROUPS, INT8_ROWS
+
+GOLDEN_ROWS = [(FP8, *row) for row in FP8_ROWS]
+GOLDEN_ROWS += [(FP8FNUZ, *row) for row in FP8FNUZ_ROWS]
+GOLDEN_ROWS += [(INT8, *row) for row in INT8_ROWS]
+by_row = pytest.mark.parametrize(
+    ("scheme", "values", "scale", "codes"),
+    [(row[0], *row[2:]) for row in GOLDEN_ROWS],
+    ids=[f"{row[0].name}-{row[1]}" for row in GOLDEN_ROWS],
+)
+by_group = pytest.mark.parametrize(
+    ("values", "step", "levels"), [row[1:] for row in GROUPS], ids=[row[0] for row in GROUPS]
+)
+
+
+def wrong_in_group(values: list[float], step: float, levels: list[int]) -> set[int]:
+    """Faults of one group."""
+    nibbles = (np.array([*levels, *[0] * (32 - len(levels))]) + 8).astype(np.uint32)
+    words = (nibbles.reshape(1, 4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
+    found = groups.judge_groups(padded(values), words.view(np.int32), np.array([[step]], np.float32))[2]
+    return set(np.flatnonzero(found[:, 0]).tolist())
+
+
+@by_group
+def test_a_golden_group_is_right(values: list[float], step: float, levels: list[int]) -> None:
+    assert wrong_in_group(values, step, levels) == set()
+
+
+@by_group
+@pytest.mark.parametrize("factor", [2, 4])
+def test_a_finer_lattice_is_called_so(
+    values: list[float], step: float, levels: list[int], factor: int
+) -> None:
+    finer = [level * factor for level in levels]
+    if any(levels) and max(map(abs, finer)) <= 7:
+        assert wrong_in_group(values, step / factor, finer) == {groups.GRID_TOO_FINE}
+
+
+@by_group
+def test_a_needless_sign_is_called_so(values: list[float], step: float, levels: list[int]) -> None:
+    if any(levels) and min(levels) > -8:
+        assert wrong_in_group(values, -step, [-level for level in levels]) == {groups.STEP_SIGN}
+
+
+@by_group
+@pytest.mark.parametrize("wrong", [0.0, np.nan, np.inf, -np.inf])
+def test_an_unusable_step_is_called_so(
+    values: list[float], step: float, levels: list[int], wrong: float
+) -> None:
+    assert groups.STEP_UNUSABLE in wrong_in_group(values, wrong, levels)
+
+
+@by_group
+def test_another_step_is_called_so(values: list[float], step: float, levels: list[int]) -> None:
+    for other in (step * (1 + 2.0**-7), step * (1 - 2.0**-7)):
+        assert groups.STEP_NOT_FITTED in wrong_in_group(values, other, levels)
+
+
+@by_group
+def test_another_level_is_called_so(values: list[float], step: float, levels: list[int]) -> None:
+    for at in range(len(levels)):
+        other = list(levels)
+        other[at] += 1 if levels[at] < 7 else -1
+        assert groups.LEVEL_NOT_NEAREST in wrong_in_group(values, step, other)
+
+
+def wrong_in_row(scheme: Scheme, values: list[float], scale: float, codes: NDArray[np.uint8]) -> set[int]:
+    """Faults of one row."""
+    scales, book = np.array([scale], np.float32), CODEBOOKS[scheme.code_dtype]
+    found = rows.judge_rows(to_bf16([values]), codes[None, :], scales, scheme.code_max, book)[2]
+    return set(np.flatnonzero(found[:, 0]).tolist())
+
+
+def bytes_of(codes: str) -> NDArray[np.uint8]:
+    """Codes written in hex."""
+    return np.frombuffer(bytes.fromhex(codes), np.uint8).copy()
+
+
+@by_row
+def test_a_golden_row_is_right(scheme: Scheme, values: list[float], scale: float, codes: str) -> None:
+    assert wrong_in_row(scheme, values, scale, bytes_of(codes)) == set()
+
+
+@by_row
+def test_every_other_code_is_called_so(scheme: Scheme, values: list[float], scale: float, codes: str) -> None:
+    right, hole = bytes_of(codes), np.isnan(CODEBOOKS[scheme.code_dtype].values)
+    for at in range(len(right)):
+        for other in set(range(256)) - {int(right[at])}:
+            spoiled = right.copy()
+            spoiled[at] = other
+            kind = rows.CODE_FORBIDDEN if hole[other] else rows.CODE_NOT_NEAREST
+            assert wrong_in_row(scheme, values, scale, spoiled) == {kind}
+
+
+@by_row
+def test_another_scale_is_called_so(scheme: Scheme, values: list[float], scale: float, codes: str) -> None:
+    for beside in (np.nextafter(np.float32(scale), np.float32(side)) for side in (0, 1e9)):
+        assert rows.SCALE_NOT_RULE in wrong_in_row(scheme, values, float(beside), bytes_of(codes))
+    for unusable in (0.0, -scale, np.nan, np.inf):
+        assert wrong_in_row(scheme, values, unusable, bytes_of(codes)) == {rows.SCALE_UNUSABLE}
