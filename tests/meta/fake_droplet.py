@@ -11,7 +11,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = Path(__file__).with_name("fake_commands")
-REAL = ("bash", "awk", "sed", "grep", "cat", "tail", "tr", "cut", "dirname", "mkdir", "touch", "env")
+REAL = (
+    "bash",
+    "awk",
+    "sed",
+    "grep",
+    "cat",
+    "tail",
+    "tr",
+    "cut",
+    "dirname",
+    "mkdir",
+    "touch",
+    "env",
+    "setsid",
+)
 SYSTEMS = {
     "debian": 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nVERSION_CODENAME=bookworm\nID=debian\n',
     "ubuntu": 'PRETTY_NAME="Ubuntu 24.04.2 LTS"\nID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble\n',

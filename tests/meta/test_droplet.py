@@ -117,6 +117,14 @@ def test_a_host_without_systemd_starts_docker_all_the_same(tmp_path: Path) -> No
     assert "service docker start" in droplet.calls()
 
 
+def test_a_host_without_an_init_gets_the_daemon_itself(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).is_so("no-systemd", "no-init")
+    status, output = droplet.run()
+    assert status == 0, output
+    calls = droplet.calls()
+    assert calls.index("service docker start") < calls.index("dockerd ")
+
+
 def test_a_user_is_put_into_the_cards_groups(tmp_path: Path) -> None:
     droplet = ready(tmp_path)
     text = (droplet.bin / "env").resolve()
