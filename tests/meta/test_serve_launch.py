@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,10 +20,10 @@ from tests.support.settings import Boot, Settings
 CPU = machine_named("cpu")
 
 
-def settings(machine: Machine = CPU, args: tuple[str, ...] = ()) -> Settings:
+def settings(machine: Machine = CPU, args: tuple[str, ...] = (), gate: str = "off") -> Settings:
     """The settings that a launch is made from."""
     found = SimpleNamespace(
-        machine=machine, run=Path("/run"), engine_args=args, engine_env={"A": "b"}, image=""
+        machine=machine, run=Path("/run"), engine_args=args, engine_env={"A": "b"}, image="", gate=gate
     )
     return cast(Settings, found)
 
@@ -62,6 +63,17 @@ def test_users_arguments_come_last(text_only: Path) -> None:
     launch = launch_for(Boot(FORMATS["fp8"]), text_only, settings(args=("--max-model-len", "1024")))
     assert launch.args[-2:] == ("--max-model-len", "1024")
     assert launch.env["A"] == "b"
+
+
+def test_two_servers_fit_on_one_card(text_only: Path) -> None:
+    """With --gate ab each takes less than half of the card, and the last word is the engine's."""
+    card, boot = machine_named("mi300x"), Boot(FORMATS["fp8"])
+    for gate, share in (("baseline", 0.9), ("ab", 0.45)):
+        args = launch_for(boot, text_only, settings(card, gate=gate)).args
+        given = [value for name, value in pairwise(args) if name == "--gpu-memory-utilization"]
+        assert float(given[-1]) == share
+    both = [launch_for(boot, text_only, settings(gate=gate)).args for gate in ("baseline", "ab")]
+    assert both[0] == both[1]  # a laptop's pool has a size, not a share
 
 
 def test_towers_are_limited() -> None:

@@ -51,6 +51,8 @@ ENGINE_ARGS = {
 KV_POOL = "VLLM_CPU_KVCACHE_SPACE"  # GiB
 # Where a processor has AMX, vLLM rounds the inputs of int4 products to 8 bits: another format than the one built.
 ENGINE_ENV = {"process": {KV_POOL: "1", "VLLM_CPU_INT4_W4A8": "0"}, "docker": {}}
+# Of a card that two servers share, each takes its half of what one takes alone.
+HALF = {"process": (), "docker": ("--gpu-memory-utilization", "0.45")}
 # The one exception: a checkpoint with towers serves text only, as the others do.
 MULTIMODAL_ARGS = ("--limit-mm-per-prompt", '{"image": 0, "audio": 0}')
 LOCK_S = 1800.0  # a run of ten builds holds its card for less
@@ -144,6 +146,7 @@ def engine_for(settings: Settings) -> Engine:
 def launch_for(boot: Boot, checkpoint: Path, settings: Settings) -> Launch:
     """The launch of a boot: one record of settings, the same for every build but for the checkpoint."""
     kind = settings.machine.engine
+    shared = HALF[kind] if settings.gate == "ab" else ()
     with Checkpoint.open(checkpoint) as opened:
         exceptions = MULTIMODAL_ARGS if "vision_config" in opened.config else ()
     return Launch(
@@ -151,7 +154,7 @@ def launch_for(boot: Boot, checkpoint: Path, settings: Settings) -> Launch:
         checkpoint=checkpoint,
         model=f"quantkit-{boot.build.name}",
         log=settings.run / "boot" / f"{boot}.log",
-        args=(*VLLM_ARGS, *ENGINE_ARGS[kind], *exceptions, *settings.engine_args),
+        args=(*VLLM_ARGS, *ENGINE_ARGS[kind], *shared, *exceptions, *settings.engine_args),
         env={**ENGINE_ENV[kind], **settings.engine_env},
     )
 

@@ -25,10 +25,7 @@ pytestmark = pytest.mark.xdist_group("engine")
 
 @dataclass
 class Rivals:
-    """A, what --against names, and B, the build of --builds: booted when first asked for, and kept up.
-
-    On a card both must fit: say so with ``--engine-arg=--gpu-memory-utilization=0.45``.
-    """
+    """A, what --against names, and B, the build of --builds: booted when first asked for, and kept up."""
 
     settings: Settings
     engine: Engine
