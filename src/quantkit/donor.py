@@ -15,7 +15,7 @@ from quantkit.formats import INT4
 from quantkit.header import read_json_object
 from quantkit.model import Role
 from quantkit.plan import Decision, Plan
-from quantkit.provenance import COUNTS, PROVENANCE, Findings, TensorRecord
+from quantkit.provenance import COUNTS, PROVENANCE, Findings, TensorRecord, check_recorded
 from quantkit.writer import Shard
 
 
@@ -35,7 +35,9 @@ class Donor:
             raise NotEligible(
                 f"build {root}", expected=f"a {PROVENANCE} in it", hint="name a build made by quantkit"
             )
-        self._tables: Mapping[str, Any] = read_json_object(path).get("tables", {})
+        recorded = read_json_object(path)
+        check_recorded(recorded, str(path))
+        self._tables: Mapping[str, Any] = recorded["tables"]
         self._taken = {
             decision.tensor.name: decision
             for decision in plan.decisions
@@ -96,7 +98,7 @@ class Donor:
                 what = f"{key} hash of {record.decision.tensor.name} in build {self.root}"
                 hint = "build without --on" if key == "source" else "that build is damaged: make it again"
                 raise NotEligible(what, got=recorded.get(key), expected=own, hint=hint)
-        found = Findings(*(int(recorded[count]) for count in COUNTS))
+        found = Findings(*(recorded[count] for count in COUNTS))
         return TensorRecord(record.decision, record.source, record.stored, found)
 
     def close(self) -> None:

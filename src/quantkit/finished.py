@@ -10,7 +10,7 @@ from typing import Any
 from quantkit.checkpoint import CONFIG
 from quantkit.errors import OutputNotUsable
 from quantkit.header import read_json_object
-from quantkit.provenance import PROVENANCE
+from quantkit.provenance import PROVENANCE, check_recorded
 from quantkit.writer import Shard
 
 HINT = "choose a new folder, or delete this one"
@@ -35,7 +35,8 @@ def read_finished(
         Where it is another build, or was changed since.
     """
     recorded = read_json_object(folder / PROVENANCE)
-    source = {key: value for key, value in recorded.get("source", {}).items() if key != "hash"}
+    check_recorded(recorded, f"{PROVENANCE} of {folder}")
+    source = {key: value for key, value in recorded["source"].items() if key != "hash"}
     if {**{key: recorded.get(key) for key in facts}, "source": source} != dict(facts):
         raise OutputNotUsable(f"output {folder}", got="a finished build of another kind", hint=HINT)
     if (folder / CONFIG).read_bytes() != config or not all(_intact(folder, shard) for shard in shards):

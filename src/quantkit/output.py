@@ -105,7 +105,7 @@ class Output:
         for file in self._files:
             file.publish()
         for path in side_files:
-            write_atomic(self.folder / path.name, path.read_bytes())
+            write_atomic(self.folder / path.name, path)
         write_atomic(self.folder / PROVENANCE, provenance)
         write_atomic(self.folder / INDEX, index_bytes(self.shards))
         write_atomic(self.folder / CONFIG, config)

@@ -14,6 +14,7 @@ from quantkit.errors import BadHeader
 REGEX = "re:"
 CLASS_NAMES = frozenset({"Linear", "Embedding", "LMHead", "VocabParallelEmbedding", "ParallelLMHead"})
 MAX_PATTERN = 512
+MAX_EXPRESSIONS = 256  # of one list; real ones have a dozen, and each is compiled and tried on every module
 MAX_COST = (
     1_000_000  # steps of all patterns together for one name of 64 characters; some tens of milliseconds
 )
@@ -88,8 +89,8 @@ def parse_patterns(targets: Iterable[object], where: str) -> Patterns:
             continue
         source = target.removeprefix(REGEX)
         total += _cost(source)
-        if total > MAX_COST:
-            raise CostlyPattern(f"pattern {source[:80]!r} of {where}", got="too many repetitions")
+        if total > MAX_COST or len(expressions) >= MAX_EXPRESSIONS:
+            raise CostlyPattern(f"pattern {source[:80]!r} of {where}", got="too many patterns or repetitions")
         try:
             expressions[target] = re.compile(source)
         except (re.error, RecursionError, OverflowError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 import xxhash
 
+from quantkit.errors import BadHeader
 from quantkit.formats import GROUP_SIZE, INT4
 from quantkit.journal import Done
 from quantkit.model import Role
@@ -110,6 +111,15 @@ def provenance(facts: Mapping[str, Any], records: Sequence[TensorRecord]) -> dic
             for record in tables
         },
     }
+
+
+def check_recorded(recorded: Mapping[str, Any], where: str) -> None:
+    """Raise BadHeader where the content of a ``quantkit.json`` lacks what is read of it."""
+    tables = recorded.get("tables")
+    parts = [recorded.get("linears"), *(tables.values() if isinstance(tables, dict) else [None])]
+    counted = all(isinstance(part, dict) and all(type(part.get(c)) is int for c in COUNTS) for part in parts)
+    if not counted or not isinstance(recorded.get("source"), dict):
+        raise BadHeader(where, got="another content", expected="what quantkit build wrote there")
 
 
 def findings(recorded: Mapping[str, Any]) -> Findings:

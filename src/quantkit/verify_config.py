@@ -22,6 +22,7 @@ HEAD_CLASS = "ParallelLMHead"
 SECTION_KEYS = frozenset(
     {"quant_method", "format", "quantization_status", "config_groups", "ignore", "kv_cache_scheme"}
 )
+MAX_GROUPS = 64  # one a scheme, or a few; each is tried on every module
 GROUP_KEYS = frozenset({"targets", "weights", "input_activations", "output_activations", "format"})
 CHANGES_THE_MODEL = ("sparsity_config", "transform_config")  # engines act on these, and refuse some
 REQUIRED = {"quant_method": "compressed-tensors", "quantization_status": "compressed"}
@@ -253,7 +254,7 @@ def judge_quantization(config: Mapping[str, Any], found: AsFound, foreign: bool)
         return [] if fits else [Finding("config_not_quantized", SECTION, "nothing" if quantized else "one")]
     groups = section.get("config_groups") if isinstance(section, Mapping) else None
     ignore = section.get("ignore", []) if isinstance(section, Mapping) else None
-    if not isinstance(groups, Mapping) or not groups or not isinstance(ignore, list):
+    if not isinstance(groups, Mapping) or not 1 <= len(groups) <= MAX_GROUPS or not isinstance(ignore, list):
         return [Finding("config_field", SECTION, _short(section), "config_groups and an ignore list")]
     try:
         targets, ignored = _targets(groups), parse_patterns(ignore, "ignore")

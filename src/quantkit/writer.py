@@ -7,6 +7,7 @@ name until it is whole and on disk; only then is it renamed, so that a final nam
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,12 +143,16 @@ def _write_all(fd: int, data: memoryview, at: int) -> None:
         data, at = data[written:], at + written
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a small file under a temporary name, then rename it."""
+def write_atomic(path: Path, content: bytes | Path) -> None:
+    """Write bytes, or copy a file of any size, under a temporary name, then rename it."""
     part = path.with_name(path.name + PART)
     with named_write_errors(path):
         with part.open("wb") as file:
-            file.write(data)
+            if isinstance(content, Path):
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, file)
+            else:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)

@@ -227,6 +227,11 @@ def test_a_pattern_without_bound_is_refused(pattern: str) -> None:
         parse_patterns([f"re:{pattern}"], "ignore")
 
 
+def test_a_list_of_very_many_patterns_is_refused() -> None:
+    with pytest.raises(CostlyPattern, match="too many"):
+        parse_patterns((f"re:layers{n}$" for n in range(100_000)), "ignore")
+
+
 def test_a_pattern_is_matched_from_the_start() -> None:
     patterns = parse_patterns(["re:layers", "lm_head"], "ignore")
     assert patterns.matching(["layers.0"]) == {"re:layers"}

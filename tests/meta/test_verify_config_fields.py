@@ -94,3 +94,12 @@ def test_one_field_more_is_found(judged: Judged) -> None:
         elif isinstance(place, list):
             place.append("added")
             assert findings(config, judged), f"{path} may hold more"
+
+
+def test_very_many_groups_are_not_tried(judged: Judged) -> None:
+    if "quantization_config" in judged[0]:
+        config = copy.deepcopy(judged[0])
+        groups = config["quantization_config"]["config_groups"]
+        groups |= {f"more_{n}": {"targets": ["Linear"]} for n in range(50_000)}
+        (found,) = (f for f in findings(config, judged) if f.where == "quantization_config")
+        assert "config_groups" in found.expected

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from quantkit.convert import build
+from quantkit.errors import TensorSetMismatch
 from quantkit.formats import FORMATS
 from quantkit.verify import Report, verify
 from tests.meta.spoil_values import PREFIX
@@ -77,3 +78,18 @@ def test_a_partner_of_nothing_off_the_grid_may_not_stay_dense(tmp_path: Path) ->
     draft.config["quantization_config"]["ignore"].append(f"{LAYER}mlp.up_proj")
     found = verify(source, draft.save(tmp_path / "spoiled")).problems
     assert [(p.kind, p.where) for p in found] == [("left_dense", f"{LAYER}mlp.up_proj")]
+
+
+@pytest.mark.parametrize("change", ["absent", "shape", "dtype"])
+def test_a_source_that_is_not_what_its_config_says_judges_nothing(change: str, tmp_path: Path) -> None:
+    source = make_toy(tmp_path / "source", seed=5)
+    build(source, tmp_path / "built", FORMATS["fp8"])
+    draft, name = read_draft(source), f"{LAYER}mlp.up_proj.weight"
+    if change == "absent":
+        draft.drop(name)
+    elif change == "shape":
+        draft[name].shape = draft[name].shape[::-1]
+    else:
+        draft[name].dtype = "F16"
+    with pytest.raises(TensorSetMismatch, match=r"layers\.1\.mlp\.up_proj"):
+        verify(draft.save(tmp_path / "other"), tmp_path / "built")

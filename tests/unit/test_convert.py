@@ -10,7 +10,7 @@ import pytest
 from benchmarks.shaped import make_checkpoint, real_config, shrunk
 from quantkit.checkpoint import Checkpoint
 from quantkit.convert import Summary, build
-from quantkit.errors import NotEligible, OutputNotUsable
+from quantkit.errors import BadHeader, NotEligible, OutputNotUsable
 from quantkit.formats import FORMATS, format_named
 from tests.unit.bits import from_bf16
 from tests.unit.conftest import Miniature
@@ -156,6 +156,24 @@ def test_on_a_build_without_those_tables_is_refused(source: Path, tmp_path: Path
     with pytest.raises(NotEligible, match="no int4"):
         made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
     assert not (tmp_path / "on").exists()
+
+
+STRANGE = (
+    "[]",
+    "{}",
+    '{"tables": [], "linears": {}, "source": {}}',
+    '{"tables": {"a": 1}, "linears": {}, "source": 0}',
+)
+
+
+@pytest.mark.parametrize("content", STRANGE)
+def test_a_record_of_another_form_is_one_sentence(source: Path, tmp_path: Path, content: str) -> None:
+    made(source, tmp_path / "base", "q4w4a16emb4")
+    (tmp_path / "base" / "quantkit.json").write_text(content)
+    with pytest.raises(BadHeader, match=r"quantkit\.json"):
+        made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
+    with pytest.raises(BadHeader, match=r"quantkit\.json"):
+        made(source, tmp_path / "base", "q4w4a16emb4")
 
 
 def test_a_finished_build_met_again_is_left_alone(source: Path, tmp_path: Path) -> None:

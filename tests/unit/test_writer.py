@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,14 @@ def test_write_atomic_replaces_and_leaves_no_part(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"old")
     write_atomic(tmp_path / "config.json", b"new")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"config.json": b"new"}
+
+
+def test_a_side_file_of_any_size_is_copied_in_parts(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    write_atomic(tmp_path / "copy", tmp_path / "large")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (tmp_path / "copy").stat().st_size == 64 << 20
+    assert peak <= 8 << 20
