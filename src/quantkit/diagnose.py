@@ -175,12 +175,34 @@ def _scales_permuted(s: Sample) -> Finding | None:
     return None
 
 
+def _row_likeness(s: Sample, row: int) -> Floats:
+    """Mean |cosine| of a stored row's levels with each row of the source, group by group: blind to the steps."""
+    ours = s.codes[row].reshape(s.scales.shape[1], -1).astype(np.float32)
+    theirs = s.values.reshape(len(s.values), *ours.shape)
+    lengths = np.linalg.norm(theirs, axis=2) * np.linalg.norm(ours, axis=1)
+    held = lengths > 0
+    cosines = np.abs((theirs * ours).sum(axis=2)) / np.where(held, lengths, 1)
+    found: Floats = (cosines * held).sum(axis=1) / np.maximum(held.sum(axis=1), 1)
+    return found
+
+
+def _row_held(s: Sample, row: int) -> int | None:
+    """The source's row that a stored row holds, or None where it holds none of the sample."""
+    assert s.module.scheme is not None
+    if s.module.scheme.packed:
+        likeness = _row_likeness(s, row)
+        best = int(np.argmax(likeness))
+        return best if likeness[best] >= ALIKE else None
+    best = int(np.argmin(np.linalg.norm(s.values - s.decoded[row], axis=1)))
+    alike = np.any(s.values[best]) and _error(s.decoded[row], s.values[best]) < CLOSE
+    return best if alike else None
+
+
 def _rows_permuted(s: Sample) -> Finding | None:
     wrong = [r for r in range(len(s.values)) if _error(s.decoded[r], s.values[r]) >= CLOSE][:ROWS_TRIED]
     for row in wrong:
-        distance = np.linalg.norm(s.values - s.decoded[row], axis=1)
-        best = int(np.argmin(distance))
-        if best != row and np.any(s.values[best]) and _error(s.decoded[row], s.values[best]) < CLOSE:
+        best = _row_held(s, row)
+        if best is not None and best != row:
             got = f"row {s.start + row} holds what row {s.start + best} should"
             return Finding("rows_permuted", s.module.name, got)
     return None

@@ -84,7 +84,9 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
     Fault("6c", "scale-dtype-narrow", ("wrong_dtype",), "quantized", values.scale_dtype),
     Fault("7", "fn-labelled-fnuz", ("fp8_flavour", "scale_not_rule"), "E4M3FN", values.other_flavour),
     Fault("7b", "fnuz-labelled-fn", ("fp8_flavour", "scale_not_rule"), "FNUZ", values.other_flavour),
-    Fault("7c", "one-module-other-flavour", ("other_scheme",), "float8", values.one_other_flavour),
+    Fault(
+        "7c", "one-module-other-flavour", ("other_scheme", "fp8_flavour"), "float8", values.one_other_flavour
+    ),
     Fault("8", "nan-code", ("nan_code",), "8-bit", values.forbidden_code),
     Fault("9", "byte-0x80-in-fnuz", ("nan_code",), "FNUZ", values.forbidden_code),
     Fault("10", "zero-row-as-nan", ("scale_unusable",), "8-bit", values.nan_scale),
@@ -134,8 +136,10 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
     Fault("+4", "scale-one-ulp-off", ("scale_not_rule",), "8-bit", values.scale_ulp),
     Fault("+5", "grid-too-fine", ("grid_too_fine",), "int4", values.finer_grid),
     Fault("+6", "step-needlessly-negative", ("step_sign",), "int4", values.needless_sign),
-    Fault("+7", "rows-rolled", ("code_not_nearest",), "8-bit", values.roll_rows),
-    Fault("+7b", "rows-rolled-int4", ("level_not_nearest", "off_grid"), "int4 linears", values.roll_rows),
+    Fault("+7", "rows-rolled", ("code_not_nearest", "rows_permuted"), "8-bit", values.roll_rows),
+    Fault(
+        "+7b", "rows-rolled-int4", ("level_not_nearest", "rows_permuted"), "int4 linears", values.roll_rows
+    ),
     Fault("+7c", "rows-rolled-dense", ("copied_differs",), "bf16", values.roll_rows),
     Fault("+8", "scale-times-16", ("scale_not_rule", "decoder_fault"), "8-bit", values.scale_times_16),
     Fault("+8b", "step-times-16", ("off_grid", "decoder_fault"), "int4 linears", values.scale_times_16),

@@ -18,6 +18,10 @@ from tests.meta.faults_checkpoint import CHECKPOINT_FAULTS, CONDITIONS, UNREADAB
 from tests.meta.toy import fresh_copy, make_toy, read_draft
 
 KNOWN = 28
+CAUSES = {  # why values are wrong: one that is not so would send its reader astray
+    "step_rule", "nibble_sign", "nibble_order", "packed_transposed", "scales_permuted", "rows_permuted",
+    "fp8_flavour", "other_module", "other_source",
+}  # fmt: skip
 CELLS = [
     pytest.param(fault, name, id=f"{fault.number}-{fault.name}-{name}")
     for fault in CHECKPOINT_FAULTS
@@ -72,6 +76,7 @@ def test_a_fault_is_named(fault: Fault, name: str, builds: Path, tmp_path: Path)
         assert any(place in name for name in where), (
             f"{kind} not found at {place}: {[str(p) for p in problems]}"
         )
+    assert {problem.kind for problem in problems} & CAUSES <= set(fault.kinds), "a wrong cause is named"
 
 
 @pytest.mark.parametrize(
