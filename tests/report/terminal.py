@@ -4,6 +4,7 @@ Colour only where asked for; whether to ask for it is `wants_colour`'s to say. W
 """
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
@@ -91,10 +92,11 @@ def _block(columns: Sequence[Sequence[str]], widths: Sequence[int], group: Seque
 
 def _answer_lines(answer: Answer) -> list[str]:
     note = "" if answer.verdict in ("clear", "not measured") else f" ({answer.verdict})"
-    lines = [f"{answer.asked}: {answer.headline}{note}"]
+    lines = textwrap.wrap(_plain(f"{answer.asked}: {answer.headline}{note}"), WIDTH, subsequent_indent="  ")
     if answer.standings:
-        lines.append(f"  {answer.standings[0].build}: {answer.standings[0].words}")
-    return [_cut(_plain(line), WIDTH) for line in lines]
+        first = f"{answer.standings[0].build}: {answer.standings[0].words}"
+        lines += textwrap.wrap(_plain(first), WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return lines
 
 
 def _trouble_lines(run: Run, most: int = 20) -> list[str]:
