@@ -12,7 +12,7 @@ from tests.report.plots import specs
 from tests.report.run import Gap, Run, cell_of, plain_reason
 from tests.report.sections import sections
 from tests.report.spread import Interval, around, pooled, t975
-from tests.report.tables import answered, warnings
+from tests.report.tables import answered, memory, warnings
 from tests.report.troubles import troubles
 from tests.support.record import Record, Row
 
@@ -176,6 +176,13 @@ def test_the_price_of_the_run_is_the_reports() -> None:
     )
     assert "$83.33" in bf16  # 36 / (120 * 3600 / 1e6)
     assert "dollars per million" not in markdown(made_up_record(usd_per_hour=0.0))
+
+
+def test_memory_stands_as_predicted_and_as_found() -> None:
+    table = memory(Run(made_up_record(["bf16"])))
+    values = {column.name: value for column, value in table.pairs(table.rows[0])}
+    assert (values["predicted"], values["loaded"]) == (0.0031, 0.003)
+    assert (values["KV tokens, predicted"], values["KV tokens, log"]) == (720_000, 729_444)
 
 
 def front(record: Record) -> set[str]:

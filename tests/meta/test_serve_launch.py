@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -74,6 +74,18 @@ def test_two_servers_fit_on_one_card(text_only: Path) -> None:
         assert float(given[-1]) == share
     both = [launch_for(boot, text_only, settings(gate=gate)).args for gate in ("baseline", "ab")]
     assert both[0] == both[1]  # a laptop's pool has a size, not a share
+
+
+def test_what_the_user_adds_is_in_the_comparison_key() -> None:
+    """Runs with other arguments or variables are not comparable."""
+
+    def key(**given: Any) -> dict[str, Any]:
+        same = {"machine": CPU, "grid": "smoke", "rows": (1,), "image": "", "bf16_source": None, "found": ()}
+        return dict(cast(Any, Settings.key).fget(SimpleNamespace(**same, **given)))
+
+    plain = key(engine_args=(), engine_env={})
+    assert key(engine_args=("--x",), engine_env={}) == {**plain, "engine_args": ["--x"]}
+    assert key(engine_args=(), engine_env={"A": "b"}) == {**plain, "engine_env": {"A": "b"}}
 
 
 def test_towers_are_limited() -> None:

@@ -18,6 +18,8 @@ from tests.support.reaping import (
     SHARED_MEMORY,
     end,
     kill,
+    owner_label,
+    owner_lives,
     reap_orphans,
     scratch_folders,
     session_members,
@@ -138,7 +140,9 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
     assert reap_orphans() == []
     assert len(session_members(guardian)) == len(members)
     os.kill(owner.pid, signal.SIGSTOP)
+    server = min((pid for pid in members if pid != guardian), key=lambda pid: (started_at(pid), pid))
     kill([guardian])
+    assert wait_gone([server], 10) == []
     owner.kill()
     owner.wait()
     left = wait_gone(members, 0.2)
@@ -189,6 +193,19 @@ def test_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
     kill([first])
     assert wait_gone(members, 10) == []
     running.stop()
+
+
+def test_a_pid_that_is_used_again_is_another_owner() -> None:
+    """An owner is a pid and its start; one that has ended and was not waited for lives no more."""
+    pid, started = owner_label().split("-")
+    assert owner_lives(f"{pid}-{started}")
+    assert not owner_lives(f"{pid}-{int(started) + 1}")
+    with subprocess.Popen(["sleep", "600"]) as ended:
+        label = f"{ended.pid}-{started_at(ended.pid)}"
+        assert owner_lives(label)
+        ended.kill()
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert not owner_lives(label)
 
 
 def test_no_secret_reaches_the_server() -> None:

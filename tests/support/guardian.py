@@ -16,15 +16,10 @@ from pathlib import Path
 from tests.support.reaping import SESSION, end, session_members
 
 PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _die_with_the_guardian() -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _wait(server: "subprocess.Popen[bytes]") -> None:
@@ -41,7 +36,6 @@ def guard(scratch: Path, grace_s: float, command: list[str]) -> int:
     """Run the command until it ends or the owner is gone, then end its whole session; its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the server would inherit
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
     (scratch / SESSION).write_text(str(os.getpid()))
     environment = {**os.environ, "TMPDIR": str(scratch)}
     server = subprocess.Popen(
