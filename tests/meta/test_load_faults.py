@@ -1,16 +1,18 @@
 """Servers and clients with one defect each: the cell fails by name, and never yields a number."""
 
+import asyncio
 from math import nan
 
+import aiohttp
 import pytest
 
 from tests.meta.test_load_definitions import measured
 from tests.support.cellcheck import CellRefused, judged, problems
 from tests.support.cells import Cell
-from tests.support.load import Measured, Target, measure
+from tests.support.load import Measured, Target, measure, read_metrics
 from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
 from tests.support.summary import repeat_numbers
-from tests.support.watch import Sample, metrics_of, most_running, most_waiting
+from tests.support.watch import Metrics, Sample, metrics_of, most_running, most_waiting
 
 FAULTS = {
     "prompts served from the prefix cache": (
@@ -44,6 +46,23 @@ def test_fault_fails_the_cell_by_name(script: Script, reason: str) -> None:
 def test_an_honest_server_has_no_problem() -> None:
     found, _ = measured(Script(first_s=0.1, per_token_s=0.02), Cell(4, 16, 32))
     assert [problem for problem in problems(found, repeat_numbers(found)) if problem.kind != "client"] == []
+
+
+def test_an_error_page_is_no_metrics() -> None:
+    """A server that is dying answers /metrics with HTTP 500 and words: its counts are then missing."""
+
+    async def found() -> Metrics:
+        async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 14\r\n\r\nInternal Error")
+            writer.close()
+
+        server = await asyncio.start_server(fail, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with server, aiohttp.ClientSession(f"http://{host}:{port}") as session:
+            return await read_metrics(session)
+
+    assert asyncio.run(found()) == {}
 
 
 def test_a_server_that_is_gone_is_no_number() -> None:

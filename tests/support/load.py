@@ -8,7 +8,7 @@ import asyncio
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -19,6 +19,7 @@ from tests.support.watch import ClientWatch, InFlight, Metrics, Sample, ServerWa
 
 Prompt = Sequence[int]
 KEEP_ALIVE_S = 2.0
+METRICS_S = 30.0  # a server that renders its metrics for longer is not well
 JSON = {"Content-Type": "application/json"}
 
 
@@ -103,7 +104,7 @@ def measure(
 async def _measure(
     target: Target, cell: Cell, prompts: Sequence[Prompt], warm_up: Sequence[Prompt]
 ) -> Measured:
-    timeout = aiohttp.ClientTimeout(total=target.request_s, sock_read=target.stall_s)
+    timeout = aiohttp.ClientTimeout(total=target.request_s)
     # A limit would cap the concurrency in silence; a connection kept longer than the server keeps it (uvicorn:
     # 5 s) breaks the request that is written to it.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
@@ -111,22 +112,21 @@ async def _measure(
         measured = Measured(cell)
         bodies = [body_of(target.model, prompt, cell.output_tokens) for prompt in prompts]
         warm = [body_of(target.model, prompt, min(8, cell.output_tokens)) for prompt in warm_up]
-        await ClosedLoop(session, InFlight(cell.concurrency)).send(warm)
+        await ClosedLoop(session, InFlight(cell.concurrency), target.stall_s).send(warm)
         measured.before = await read_metrics(session)
-        await _watched(session, measured, bodies)
+        await _watched(ClosedLoop(session, InFlight(cell.concurrency), target.stall_s), measured, bodies)
         measured.after = await read_metrics(session)
         return measured
 
 
-async def _watched(session: aiohttp.ClientSession, measured: Measured, bodies: Sequence[bytes]) -> None:
-    flight = InFlight(measured.cell.concurrency)
-    server = ServerWatch(flight, lambda: read_metrics(session), measured.samples)
+async def _watched(loop: "ClosedLoop", measured: Measured, bodies: Sequence[bytes]) -> None:
+    server = ServerWatch(loop.flight, lambda: read_metrics(loop.session), measured.samples)
     watching = asyncio.get_running_loop().create_task(server.watch())
     gc.collect()
     gc.disable()  # a collection in the middle would be measured as the server's
     measured.client.start()
     try:
-        recordings = await ClosedLoop(session, flight).send(bodies)
+        recordings = await loop.send(bodies)
     finally:
         gc.enable()
         await measured.client.stop()
@@ -139,8 +139,8 @@ async def _watched(session: aiohttp.ClientSession, measured: Measured, bodies: S
 async def read_metrics(session: aiohttp.ClientSession) -> Metrics:
     """The server's metrics now; none where it does not answer, so that the cell's checks say so."""
     try:
-        async with session.get("/metrics") as response:
-            return metrics_of(await response.text())
+        async with session.get("/metrics", timeout=aiohttp.ClientTimeout(METRICS_S)) as response:
+            return metrics_of(await response.text()) if response.status == 200 else {}
     except (aiohttp.ClientError, TimeoutError):
         return {}
 
@@ -151,15 +151,30 @@ class ClosedLoop:
 
     session: aiohttp.ClientSession
     flight: InFlight
+    stall_s: float
     broken: bool = False
+    out: dict[asyncio.Timeout, Recording] = field(default_factory=dict)
 
     async def send(self, bodies: Sequence[bytes]) -> list[Recording]:
         """Send every body; the responses in the order the requests were sent."""
         recordings: list[Recording] = []
         waiting = iter(bodies)
         slots = (self._slot(waiting, recordings) for _ in range(self.flight.concurrency))
-        await asyncio.gather(*slots)
+        watching = asyncio.get_running_loop().create_task(self._end_stalled())
+        try:
+            await asyncio.gather(*slots)
+        finally:
+            await cancelled(watching)
         return recordings
+
+    async def _end_stalled(self) -> None:
+        """Time out every request that gave no byte for `stall_s`: one look at all costs less than a timer a read."""
+        while True:
+            await asyncio.sleep(self.stall_s / 4)
+            now_s = time.perf_counter()
+            for deadline, recording in self.out.items():
+                if now_s - recording.last_s > self.stall_s:
+                    deadline.reschedule(asyncio.get_running_loop().time())
 
     async def _slot(self, waiting: Iterator[bytes], recordings: list[Recording]) -> None:
         for body in waiting:
@@ -172,25 +187,28 @@ class ClosedLoop:
 
     async def _request(self, body: bytes, recording: Recording) -> None:
         recording.sent_s = time.perf_counter()
-        streaming = False
         try:
-            async for _ in self._pieces(body, recording):
-                if not streaming and recording.has_token:
-                    streaming = True
-                    self.flight.first_token()
+            async with asyncio.timeout(None) as deadline:
+                self.out[deadline] = recording
+                async with self.session.post("/v1/completions", data=body, headers=JSON) as response:
+                    if response.status == 200:
+                        await self._keep(response.content.readany, recording)
+                    else:
+                        recording.error = f"HTTP {response.status}: {(await response.text())[:200]}"
         except TimeoutError:
             recording.error = "no further byte came before the deadline"
         except aiohttp.ClientError as wrong:
             recording.error = f"connection broke: {type(wrong).__name__}: {wrong}"
         recording.ended_s = time.perf_counter()
-        self.flight.end(streaming)
+        del self.out[deadline]
 
-    async def _pieces(self, body: bytes, recording: Recording) -> AsyncIterator[None]:
-        async with self.session.post("/v1/completions", data=body, headers=JSON) as response:
-            if response.status != 200:
-                recording.error = f"HTTP {response.status}: {(await response.text())[:200]}"
+    async def _keep(self, read: Callable[[], Awaitable[bytes]], recording: Recording) -> None:
+        """Stamp and keep each piece; what more is done with one would be taken for the server's time."""
+        keep, clock = recording.pieces.append, time.perf_counter
+        while not recording.has_token:
+            if not (piece := await read()):
                 return
-            keep, clock = recording.pieces.append, time.perf_counter
-            async for piece in response.content.iter_any():
+            keep((clock(), piece))
+        with self.flight.streaming_one():
+            while piece := await read():
                 keep((clock(), piece))
-                yield

@@ -34,6 +34,11 @@ class Recording:
     error: str = ""
 
     @property
+    def last_s(self) -> float:
+        """When something last happened: the request was sent, or a piece was read."""
+        return self.pieces[-1][0] if self.pieces else self.sent_s
+
+    @property
     def has_token(self) -> bool:
         """Whether a token has come yet."""
         return bool(self.answer().token_counts)

@@ -5,7 +5,8 @@ Knows nothing of cells or verdicts. Imported by the load client and by benchmark
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import nan
 
@@ -71,17 +72,18 @@ class InFlight:
     ended: int = 0
     full: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def first_token(self) -> None:
-        """One more request has begun to stream."""
+    @contextmanager
+    def streaming_one(self) -> Iterator[None]:
+        """Around what comes of a request after its first token."""
         self.streaming += 1
         if self.streaming == self.concurrency:
             self.full.set()
-
-    def end(self, had_token: bool) -> None:
-        """A request is over."""
-        self.ended += 1
-        self.streaming -= had_token
-        self.full.clear()
+        try:
+            yield
+        finally:
+            self.streaming -= 1
+            self.ended += 1
+            self.full.clear()
 
 
 @dataclass(frozen=True)
