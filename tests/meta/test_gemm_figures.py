@@ -9,7 +9,15 @@ import pytest
 from quantkit.formats import FORMATS
 from tests.report.published import published_record
 from tests.support.gemm.backends import Backend, backend_named
-from tests.support.gemm.figures import Ceilings, Explained, build_token_us, rates, ratio_to_bf16, sums
+from tests.support.gemm.figures import (
+    Ceilings,
+    Explained,
+    build_token_us,
+    ceilings_of,
+    rates,
+    ratio_to_bf16,
+    sums,
+)
 from tests.support.gemm.rows import ending, product_numbers
 from tests.support.gemm.samples import Cell, Timed
 from tests.support.gemm.shapes import Shape, Token, published_token
@@ -31,7 +39,8 @@ def cell(
 
 
 def timed(*processes: list[dict[str, Any]]) -> Timed:
-    return Timed({"control_side": 8}, tuple(map(tuple, processes)))
+    shapes = [{"name": shape.name, "n": shape.n, "k": shape.k} for shape in TOKEN.shapes]
+    return Timed({"control_side": 8, "rows": [1, 64], "shapes": shapes}, tuple(map(tuple, processes)))
 
 
 HEAD, OUT = "lm_head 128x64", "o_proj 32x64"
@@ -134,6 +143,15 @@ def test_a_row_by_hand() -> None:
     assert numbers["cv"] == pytest.approx(0.5)
     assert numbers["shapes"][OUT]["ratio_bf16"] == pytest.approx(2.0)
     assert unfit(numbers) == ""
+
+
+@pytest.mark.parametrize(("seconds", "peak"), [(1e-6, 2 * 64 * 128 * 64 / 1e-6), (1.0, 2 * 8**3 / 1e-6)])
+def test_the_peak_is_the_fastest_that_was_seen(seconds: float, peak: float) -> None:
+    """The square of 8 in 1 us, or a product at 64 rows that beats it: no share is above 1."""
+    square = {"kind": "control", "backend": "bf16", "outcome": "ok", "reason": "", "seconds": [1e-6] * 3}
+    found = timed([square, cell(HEAD, [seconds] * 3, rows=64), cell(OUT, [1.0] * 3)])
+    assert ceilings_of(found, Backend.BF16).flop_per_s == pytest.approx(peak)
+    assert ceilings_of(timed([cell(HEAD, [seconds] * 3)]), Backend.BF16).flop_per_s is None
 
 
 def test_fewer_than_three_samples_are_no_figure() -> None:
