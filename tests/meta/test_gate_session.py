@@ -37,6 +37,16 @@ def test_cell(boot, cell, row):
     repeats = [figure, figure * 1.001, figure * 0.999]
     row.update(cell_row(boot.build.name, cell, repeats, 1.0 if boot.build.name == "bf16" else 0.8).numbers)
 """
+PRODUCTS = """
+import pytest
+
+@pytest.mark.row("int4-1")
+def test_products(row):
+    row.update(model="toy", shapes={}, ratio_bf16=2.0, ratio_spread=0.1)
+
+def test_card(row):
+    row.update(device="a card")
+"""
 CONFTEST = """
 from pathlib import Path
 
@@ -61,6 +71,8 @@ class Project:
         shutil.copytree(ROOT / "tests/support", root / "tests/support")
         (root / "tests/sweep").mkdir()
         (root / "tests/sweep/test_made_up.py").write_text(SUITE)
+        (root / "tests/gemm").mkdir()
+        (root / "tests/gemm/test_made_up_products.py").write_text(PRODUCTS)
         (root / "source").mkdir()
         (root / "source/config.json").write_text("{}")
         plugins = [f"tests.support.{name}" for name in PLUGINS]
@@ -102,6 +114,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
     assert status == 11
     assert "bf16 8x128: old none, new 400.00" in output
     assert "provisional: 1 of 3 boots" in output
+    assert "gemm int4-1: token, old none, new 2.000" in output
+    assert json.loads((project.root / "baselines/cpu/gemm.json").read_text())["key"]["device"] == "a card"
     return project
 
 
@@ -176,7 +190,8 @@ def test_verdicts_stand_in_the_record(first: Project) -> None:
 @pytest.mark.slow
 def test_regen_refuses_and_leaves_the_files(first: Project) -> None:
     path = first.root / "baselines/cpu/sweep/bf16.json"
-    before = path.read_bytes()
+    products = first.root / "baselines/cpu/gemm.json"
+    before = path.read_bytes(), products.stat().st_mtime_ns
     first.run({**GOOD, "8x128": 200.0})
     worse = f"run{first.count}"
     refusals = {
@@ -194,7 +209,7 @@ def test_regen_refuses_and_leaves_the_files(first: Project) -> None:
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
     status, output = first.run(GOOD, "--force-regen", "--from", worse)
     assert (status, "no footer" in output) == (11, True), output
-    assert path.read_bytes() == before
+    assert (path.read_bytes(), products.stat().st_mtime_ns) == before
 
 
 @pytest.mark.slow

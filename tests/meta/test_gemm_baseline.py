@@ -11,8 +11,10 @@ from tests.support.gemm.baseline import (
     BaselineRefused,
     judge,
     judge_item,
+    merged,
+    planned,
     read_baseline,
-    write_baseline,
+    write,
 )
 from tests.support.record import Record, Row
 
@@ -33,6 +35,13 @@ def record(*rows: tuple[str, dict[str, Any]], card: dict[str, Any] = CARD) -> Re
         *(Row("gemm", "", item, "ok", "", each) for item, each in rows),
     )
     return Record(header, made, {})
+
+
+def regenerate(*records: Record, accepted: str = "", root: Path) -> tuple[Path, list[str]]:
+    """What --force-regen does with these runs: the file, and the lines that it prints."""
+    path, content, told = planned(records, "toy", accepted, root)
+    write(path, content)
+    return path, told
 
 
 def at(ratio: float, spread: float) -> dict[str, dict[str, float]]:
@@ -65,8 +74,10 @@ def test_without_a_token_the_shapes_decide() -> None:
 
 def test_written_and_judged(tmp_path: Path) -> None:
     """What a run writes, the same run meets; a slower one is worse; another torch is not compared."""
-    path = write_baseline(record((ITEM, numbers(2.0))), root=tmp_path)
+    path, told = regenerate(record((ITEM, numbers(2.0))), root=tmp_path)
     assert path == tmp_path / "toy" / "gemm.json"
+    assert told == ["gemm int4-1: token, old none, new 2.000"]
+    assert [file.name for file in path.parent.iterdir()] == ["gemm.json"]
     assert judge_item(ITEM, numbers(2.0), {**CARD, "copy_gb_per_s": 1.0}, path).verdict == "same"
     assert judge_item(ITEM, numbers(1.5), CARD, path).verdict == "worse"
     assert judge_item("fp8-1", numbers(1.5), CARD, path).verdict == "new"
@@ -75,28 +86,56 @@ def test_written_and_judged(tmp_path: Path) -> None:
     assert judge_item(ITEM, numbers(2.0), CARD, tmp_path / "none.json").verdict == "new"
 
 
-@pytest.mark.parametrize(
-    "rows", [[(ITEM, numbers(1.5))], [("fp8-1", numbers(2.0))]], ids=["a worse ratio", "an item gone"]
-)
-def test_a_worse_run_needs_a_reason(tmp_path: Path, rows: list[tuple[str, dict[str, Any]]]) -> None:
-    path = write_baseline(record((ITEM, numbers(2.0))), root=tmp_path)
+WORSE = {
+    "a worse ratio": ((ITEM, numbers(1.5)), "gemm int4-1: token, old 2.000, new 1.500, ratio 0.750 WORSE"),
+    "an item gone": (("fp8-1", numbers(2.0)), "gemm int4-1: GONE"),
+}
+
+
+@pytest.mark.parametrize(("row", "line"), WORSE.values(), ids=WORSE)
+def test_a_worse_run_needs_a_reason(tmp_path: Path, row: tuple[str, dict[str, Any]], line: str) -> None:
+    path, _ = regenerate(record((ITEM, numbers(2.0))), root=tmp_path)
     before = path.read_bytes()
-    with pytest.raises(BaselineRefused):
-        write_baseline(record(*rows), root=tmp_path)
+    with pytest.raises(BaselineRefused, match=line):
+        regenerate(record(row), root=tmp_path)
     assert path.read_bytes() == before
-    write_baseline(record(*rows), "a new kernel", root=tmp_path)
+    _, told = regenerate(record(row), accepted="a new kernel", root=tmp_path)
+    assert line in told
     assert json.loads(path.read_text())["accepted"] == "a new kernel"
 
 
-def test_a_run_that_timed_nothing_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BaselineRefused, match="no timed ratio"):
-        write_baseline(record((ITEM, {"model": "toy", "shapes": {}})), root=tmp_path)
-    assert not list(tmp_path.iterdir())
+def test_another_device_is_no_loss(tmp_path: Path) -> None:
+    regenerate(record((ITEM, numbers(2.0))), root=tmp_path)
+    _, told = regenerate(record((ITEM, numbers(1.0)), card={**CARD, "torch": "3"}), root=tmp_path)
+    assert told == ["gemm int4-1: token, old none, new 1.000"]
+
+
+def test_runs_are_merged() -> None:
+    """The spread covers what the runs report, and how far they lie apart."""
+    runs = [at(2.0, 0.1), at(2.1, 0.2), {**at(2.5, 0.3), "o_proj": {"ratio": 1.0, "spread": 0.1}}]
+    assert merged(runs) == {"token": {"ratio": 2.1, "spread": 0.5}}
+    assert merged([at(2.0, 0.2), at(2.1, 0.2)]) == {"token": {"ratio": 2.05, "spread": 0.2}}
+
+
+def test_what_no_run_may_write(tmp_path: Path) -> None:
+    good, other = record((ITEM, numbers(2.0))), record((ITEM, numbers(2.0)), card={**CARD, "torch": "3"})
+    untimed = record((ITEM, {"model": "toy", "shapes": {}}))
+    refused = [
+        ([untimed], "no timed ratio"),
+        ([good, record()], "no timed"),
+        ([good, other], "other devices"),
+    ]
+    for records, why in refused:
+        with pytest.raises(BaselineRefused, match=why):
+            regenerate(*records, root=tmp_path)
+    with pytest.raises(BadRecord):
+        regenerate(record((ITEM, numbers(float("nan")))), root=tmp_path)
+    assert not list(tmp_path.rglob("*.json*"))
 
 
 @pytest.mark.parametrize("ratio", [float("nan"), float("inf"), 0.0, -1.0, "2"])
 def test_a_file_with_a_bad_ratio_is_refused(tmp_path: Path, ratio: object) -> None:
-    path = write_baseline(record((ITEM, numbers(2.0))), root=tmp_path)
+    path, _ = regenerate(record((ITEM, numbers(2.0))), root=tmp_path)
     given = json.loads(path.read_text())
     given["ratios"][ITEM]["token"]["ratio"] = ratio
     path.write_text(json.dumps(given))

@@ -25,9 +25,10 @@ from tests.support.baseline import (
 from tests.support.collecting import PLANNED, RESUMED
 from tests.support.figures import CELL, cell_rows, drift, seen_cells
 from tests.support.gate import Baseline, Verdict, exit_status, judge_build
+from tests.support.gemm import baseline as gemm
 from tests.support.options import SETTINGS
 from tests.support.published import published_for
-from tests.support.record import Key, Row, read_record
+from tests.support.record import Key, Record, Row, read_record
 from tests.support.recording import LEDGER, ROW, suite_of
 from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
 from tests.support.settings import Settings
@@ -40,6 +41,7 @@ INFRASTRUCTURE = re.compile(
 )
 LOOK = 11  # a yardstick that has changed is a broken precondition until a person has looked
 JUDGED = pytest.StashKey["Judged"]()
+REGENERATED = pytest.StashKey[set[str]]()
 
 
 class Judged:
@@ -102,6 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With --force-regen --from the named runs are the measurement: nothing is measured again."""
     if _regenerates(config) and config.stash[SETTINGS].from_runs:
         away = [item for item in items if suite_of(item)]
+        config.stash[REGENERATED] = {suite_of(item) for item in away} & {"gemm", "sweep"}
         items[:] = [item for item in items if not suite_of(item)]
         config.hook.pytest_deselected(items=away)
 
@@ -154,7 +157,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     swept = bool(ledger.header) and any(key[0] == "sweep" for key in ledger.rows)
     try:
         if _regenerates(config) and settings.from_runs:
-            _regenerate(settings, judged)
+            _regenerate(config.stash.get(REGENERATED, set()), settings, judged)
         elif settings.gate == "ab" and swept:
             _judge_ab(config, settings, judged)
         elif settings.gate == "baseline" and swept:
@@ -231,17 +234,28 @@ def sentence(verdict: Verdict) -> str:
     return text + (f"; {verdict.why}" if verdict.why else "") + advisory
 
 
-def _regenerate(settings: Settings, judged: Judged) -> None:
-    judged.look = True
+def _runs_to_merge(settings: Settings) -> dict[str, Record]:
     records = {run.name: read_record(run) for run in settings.from_runs}
     if len(records) != len(settings.from_runs):
         raise BadRecord("--from", got="two runs of one name", expected="each run once")
     for name, record in records.items():
         if (machine := record.header["settings"]["machine"]) != settings.machine.name:
             raise RegenRefused(f"machine of run {name}", got=machine, expected=settings.machine.name)
-    entries = new_entries(records, settings.accept_regression)
-    files, found = planned_files(settings.machine.name, entries, ROOT)
-    judged.lines += [str(change) for change in found]
+    return records
+
+
+def _regenerate(suites: set[str], settings: Settings, judged: Judged) -> None:
+    """New baselines of the suites that were asked for: all are planned before the first is written."""
+    judged.look = True
+    machine, reason, records = settings.machine.name, settings.accept_regression, _runs_to_merge(settings)
+    entries = new_entries(records, reason) if "sweep" in suites else {}
+    files, found = planned_files(machine, entries, ROOT)
+    judged.lines += map(str, found)
+    if "gemm" in suites:
+        path, content, told = gemm.planned(list(records.values()), machine, reason, ROOT)
+        judged.lines += told
+        gemm.write(path, content)
+        judged.lines.append(f"wrote {path.relative_to(ROOT.parent)}")
     write_all(files)
     if any(entry.provisional for entry in entries.values()):
         judged.lines.append(

@@ -1,20 +1,21 @@
 """Ratios to bf16 against `baselines/<machine>/gemm.json`: a verdict an item, and the file written from a run.
 
-Absolute times stand in no baseline: a ratio within one process is what a change of kernels moves. Run as
-``python -m tests.support.gemm.baseline RUN`` to write the file of a finished run, and look at it before committing.
+Absolute times stand in no baseline: a ratio within one process is what a change of kernels moves. The file is written
+by ``pytest tests/gemm --force-regen --from RUN1,RUN2,RUN3``; `gating` calls what is here.
 """
 
-import argparse
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from quantkit.errors import BadRecord, QuantkitError
-from tests.support.record import Record, Row, read_record
+from tests.support.gemm.samples import spread
+from tests.support.record import Record
 
 SCHEMA_VERSION = 1
 ROOT = Path(__file__).parents[3] / "baselines"
@@ -24,10 +25,11 @@ LEAST_TOLERANCE = 0.03
 NOT_KEY = frozenset({"copy_gb_per_s", "copy_spread_gb_per_s", "empty_replay_us"})
 
 Numbers = Mapping[str, Any]
+Ratios = Mapping[str, Mapping[str, float]]  # ``token`` and each shape: ratio to bf16, and spread
 
 
 class BaselineRefused(QuantkitError):
-    """No baseline may be written from this run."""
+    """No baseline may be written from these runs."""
 
 
 @dataclass(frozen=True)
@@ -126,63 +128,91 @@ def read_baseline(path: Path) -> dict[str, Any]:
     return given
 
 
-def _product_rows(record: Record) -> list[Row]:
-    return [row for row in record.of("gemm") if row.outcome == "ok" and "shapes" in row.numbers]
+def _ratios_by_item(record: Record) -> dict[str, Ratios]:
+    rows = (row for row in record.of("gemm") if row.outcome == "ok" and "shapes" in row.numbers)
+    return {row.item: ratios for row in rows if (ratios := ratios_of(row.numbers))}
 
 
-def baseline_of(record: Record, accepted: str, old: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The content of a machine's file, from a run.
+def _key_of_run(record: Record) -> dict[str, Any]:
+    card = record.row("gemm", "", "card")
+    models = [row.numbers["model"] for row in record.of("gemm") if "model" in row.numbers]
+    if card is None or card.outcome != "ok" or not models or not _ratios_by_item(record):
+        raise BaselineRefused("run", got="no timed ratio to bf16", expected="a finished run of tests/gemm")
+    return key_of(card.numbers, models[0])
+
+
+def merged(runs: Sequence[Ratios]) -> dict[str, dict[str, float]]:
+    """What all runs have of one item: the median ratio, and a spread that covers the runs' own and their distance."""
+    found = {}
+    for name in [name for name in runs[0] if all(name in run for run in runs)]:
+        ratios = [run[name]["ratio"] for run in runs]
+        own = median(run[name]["spread"] for run in runs)
+        found[name] = {"ratio": median(ratios), "spread": max(own, spread(ratios))}
+    return found
+
+
+def baseline_of(records: Sequence[Record], accepted: str) -> dict[str, Any]:
+    """The content of a machine's file, from runs on one device.
 
     Raises
     ------
     BaselineRefused
-        Where the run timed nothing, or is worse than what it would replace and no reason is given.
+        Where a run timed nothing, or the runs differ in device, torch or model.
     """
-    card, rows = record.row("gemm", "", "card"), _product_rows(record)
-    found = {row.item: ratios for row in rows if (ratios := ratios_of(row.numbers))}
-    if card is None or card.outcome != "ok" or not found:
-        raise BaselineRefused("run", got="no timed ratio to bf16", expected="a finished run of tests/gemm")
-    key = key_of(card.numbers, rows[0].numbers["model"])
-    if old is not None and old["key"] == key:
-        worse = [
-            item for item, now in found.items() if judge(now, old["ratios"].get(item)).verdict == "worse"
-        ]
-        gone = sorted(old["ratios"].keys() - found.keys())
-        if (worse or gone) and not accepted:
-            raise BaselineRefused(
-                "new ratios",
-                got=f"worse {worse}, gone {gone}",
-                expected="neither",
-                hint="--accept-regression REASON",
-            )
-    made = {"date": record.header["started"], "commit": record.header["commit"], "accepted": accepted}
-    return {"schema_version": SCHEMA_VERSION, "key": key, **made, "ratios": found}
+    key, *others = [_key_of_run(record) for record in records]
+    if any(other != key for other in others):
+        raise BaselineRefused("runs to merge", got="other devices or models", expected="one")
+    items = [_ratios_by_item(record) for record in records]
+    shared = [item for item in items[0] if all(item in run for run in items)]
+    ratios = {item: merged([run[item] for run in items]) for item in shared}
+    header = records[-1].header
+    made = {"date": header["started"], "commit": header["commit"], "accepted": accepted}
+    return {"schema_version": SCHEMA_VERSION, "key": key, **made, "ratios": ratios}
 
 
-def write_baseline(record: Record, accepted: str = "", root: Path = ROOT) -> Path:
-    """Write the file of the run's machine; its path."""
-    path = path_of(record.header["settings"]["machine"], root)
-    content = baseline_of(record, accepted, read_baseline(path) if path.exists() else None)
+def changes(old: Numbers | None, new: Numbers) -> list[str]:
+    """Every item, old against new, in a line; those that are worse, or gone, say so."""
+    before = old["ratios"] if old is not None and old["key"] == new["key"] else {}
+    told = [_change(item, before.get(item), now) for item, now in new["ratios"].items()]
+    return told + [f"gemm {item}: GONE" for item in sorted(before.keys() - new["ratios"].keys())]
+
+
+def _change(item: str, then: Ratios | None, now: Ratios) -> str:
+    name = "token" if "token" in now and "token" in (then or now) else min(now.keys() & (then or now).keys())
+    ratio = now[name]["ratio"]
+    if then is None:
+        return f"gemm {item}: {name}, old none, new {ratio:.3f}"
+    old, worse = then[name]["ratio"], judge(now, then).verdict == "worse"
+    return f"gemm {item}: {name}, old {old:.3f}, new {ratio:.3f}, ratio {ratio / old:.3f}{' WORSE' * worse}"
+
+
+def planned(
+    records: Sequence[Record], machine: str, accepted: str, root: Path
+) -> tuple[Path, dict[str, Any], list[str]]:
+    """The file that would be written, its content, and how that differs from what is there.
+
+    Raises
+    ------
+    BaselineRefused
+        Where an item is worse, or gone, and no reason was given.
+    """
+    path = path_of(machine, root)
+    content = baseline_of(records, accepted)
+    told = changes(read_baseline(path) if path.exists() else None, content)
+    if (bad := [line for line in told if line.endswith(("WORSE", "GONE"))]) and not accepted:
+        raise BaselineRefused(
+            "new ratios", got="; ".join(bad), expected='none worse or gone, or --accept-regression "why"'
+        )
+    return path, content, told
+
+
+def write(path: Path, content: Numbers) -> None:
+    """Write the file whole, and only where it can be read again."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return path
-
-
-def main() -> None:
-    """Command line: the run, and the reason for which worse ratios may be written."""
-    parser = argparse.ArgumentParser(
-        description="write a machine's baseline of GEMM ratios from a finished run"
-    )
-    parser.add_argument("run", type=Path, help="folder of a finished run")
-    parser.add_argument(
-        "--accept-regression", default="", help="reason for which worse ratios may be written"
-    )
-    given = parser.parse_args()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        print(write_baseline(read_record(given.run), given.accept_regression))
-    except QuantkitError as wrong:
-        parser.error(str(wrong))
-
-
-if __name__ == "__main__":
-    main()
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        read_baseline(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
