@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -25,11 +26,36 @@ SETTLED = 0.01  # clocks count as steady once three samples in a row differ by l
 SAMPLE_S = 5e-3  # a GPU's sample replays its graph for at least this long
 
 
+class Room:
+    """Memory that is written again and again, so that its pages are asked of the system once."""
+
+    def __init__(self) -> None:
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+        self.used = 0
+
+    def clear(self, size: int) -> None:
+        """Begin anew, with so many bytes at least."""
+        self.used = 0
+        if len(self.bytes) < size:
+            self.bytes = torch.empty(size, dtype=torch.uint8)
+
+    def clone(self, part: torch.Tensor) -> torch.Tensor:
+        """The same values here."""
+        at, self.used = self.used, self.used + aligned(part)
+        return self.bytes[at : at + part.nbytes].view(part.dtype).view(part.shape).copy_(part)
+
+
+def aligned(part: torch.Tensor) -> int:
+    """Bytes of a tensor, up to a whole cache line."""
+    return -(-part.nbytes // 64) * 64
+
+
 class Cpu:
     """The host's cores, as many and as pinned as whoever started the program says; no graphs."""
 
     def __init__(self) -> None:
         self.torch = torch.device("cpu")
+        self.room = Room()
 
     def facts(self) -> dict[str, Any]:
         """What a figure of this device depends on."""
@@ -42,8 +68,17 @@ class Cpu:
         }
 
     def weights(self, backend: str, n: int, k: int, count: int, span: int) -> Weights:
-        """Random weights here: `count` copies or more, `span` bytes or more."""
-        return weights(backend, n, k, count, span, self.torch)
+        """Random weights here, `count` copies of them; `cold` makes those that fill a cache."""
+        return weights(backend, n, k, count, 0, self.torch)
+
+    def cold(self, wanted: Sequence[tuple[Weights, int]]) -> list[Weights]:
+        """The same weights in as many copies each, lying where those of the last call did: one of each stays."""
+        more = [(of, range(copies - len(of.copies))) for of, copies in wanted]
+        self.room.clear(sum(len(turns) * sum(map(aligned, of.copies[-1])) for of, turns in more))
+        return [
+            replace(of, copies=[*(tuple(map(self.room.clone, of.copies[-1])) for _ in turns), *of.copies])
+            for of, turns in more
+        ]
 
     def product(self, backend: str, rows: int, of: Weights) -> Product:
         """A product here."""
@@ -91,6 +126,14 @@ class Gpu(Cpu):
             "runtime": f"hip {torch.version.hip}" if torch.version.hip else f"cuda {torch.version.cuda}",
             "torch": torch.__version__,
         }
+
+    def weights(self, backend: str, n: int, k: int, count: int, span: int) -> Weights:
+        """Random weights here: `count` copies or more, `span` bytes or more."""
+        return weights(backend, n, k, count, span, self.torch)
+
+    def cold(self, wanted: Sequence[tuple[Weights, int]]) -> list[Weights]:
+        """The weights as they are: a card has room for all the copies at once."""
+        return [of for of, _ in wanted]
 
     def timer(self, calls: Sequence[Call], whole: bool) -> Sample:
         """As on the CPU, from a graph of all calls; a call's share of it unless `whole`."""

@@ -4,14 +4,15 @@ Knows no kernel. A line is a JSON object whose ``kind`` is facts, copy, empty, c
 """
 
 import statistics
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from .devices import Cpu, Sample
-from .forms import WrongValues
+from .forms import FORMS, WrongValues, random_codes
 from .products import Product, Weights, check
 
 Line = dict[str, Any]
@@ -50,7 +51,7 @@ def _steady(anchor: Sample, device: Cpu) -> float:
 
 
 def _copy(plan: Line, device: Cpu) -> Line:
-    source = torch.randint(256, (plan["copy_bytes"],), dtype=torch.uint8, device=device.torch)
+    source = random_codes((plan["copy_bytes"],), FORMS["int8"], device.torch)
     target = torch.empty_like(source).fill_(1)
     sample = device.timer([partial(target.copy_, source)], True)
     device.settle(sample)
@@ -110,11 +111,14 @@ class Bench:
     def _timed(self, shape: Line, rows: int, span: int) -> tuple[Line, Product | None]:
         """Outcome, and seconds where the values were right; a refusal is a result and ends nothing."""
         try:
-            item = self.device.product(self.backend, rows, self._weights(shape, span))
+            kept = self._weights(shape, span)
+            (cold,) = self.device.cold([(kept, kept.copies_in(span))])
+            item = self.device.product(self.backend, rows, cold)
             worst, first_s = check(item)
             calls = [partial(item, turn) for turn in range(len(item.weights.copies))]
             seconds = self._samples(self.device.timer(calls, False), self._allowance(first_s))
             eager_s = self.device.eager_s(calls)
+            item.weights = kept
         except WrongValues as wrong:
             return {"outcome": "wrong", "reason": str(wrong)}, None
         except torch.OutOfMemoryError as full:
@@ -152,15 +156,29 @@ class Bench:
             return {"outcome": "not_run", "reason": f"not timed alone: {', '.join(missing)}"}
         if sum(timed[name][1] for name in order) * self.plan["least_samples"] > budget:
             return {"outcome": "not_run", "reason": f"over the time budget of {budget:g} s"}
-        turns = dict.fromkeys(timed, 0)
+        items = {name: item for name, (item, _) in timed.items() if item is not None}
+        copies = copies_in_turn(order, items, self.plan["span_bytes"])
+        cold = self.device.cold([(item.weights, copies[name]) for name, item in items.items()])
+        for item, weights in zip(items.values(), cold, strict=True):
+            item.weights = weights
+        turns = dict.fromkeys(items, 0)
         calls = []
         for name in order:
-            item = timed[name][0]
-            assert item is not None
-            calls.append(partial(item, turns[name]))
+            calls.append(partial(items[name], turns[name]))
             turns[name] += 1
         seconds = self._samples(self.device.timer(calls, True), budget / 2)
         return {"outcome": "ok", "reason": "", "seconds": seconds, "distinct": self.plan["distinct"]}
+
+
+def copies_in_turn(order: Sequence[str], items: Mapping[str, Product], span: int) -> Counter[str]:
+    """Copies of each weight with which a token, read in order, comes back to none before it has read `span` bytes."""
+    copies: Counter[str] = Counter()
+    filled = 0
+    for name in order:
+        if filled < span or name not in copies:
+            copies[name] += 1
+            filled += items[name].weights.size_bytes
+    return copies
 
 
 def _first_line(error: BaseException) -> str:

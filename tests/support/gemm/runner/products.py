@@ -27,6 +27,15 @@ class Weights:
     n: int
     k: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Of one copy."""
+        return sum(part.nbytes for part in self.copies[-1])
+
+    def copies_in(self, span: int) -> int:
+        """As many copies as together fill `span` bytes: in turn, each is cold when it is read."""
+        return max(1, -(-span // self.size_bytes))
+
 
 @dataclass
 class Product:
@@ -146,16 +155,17 @@ def _coded_weight(
 def weights(backend: str, n: int, k: int, count: int, span: int, device: torch.device) -> Weights:
     """Fresh random weights [n, k] of a backend, and copies of the same values in memory of their own.
 
-    At least `count` of them, and as many as together fill `span` bytes: in turn, each is cold when it is read.
+    At least `count` of them, and as many as together fill `span` bytes.
     """
     columns = checked_columns(n, k)
     if backend == "int4":
         weight, sample = _int4_weight(n, k, columns, device)
     else:
         weight, sample = _coded_weight(backend, n, k, columns, device)
-    copies = max(count, -(-span // sum(part.nbytes for part in weight)))
-    clones = [tuple(part.clone() for part in weight) for _ in range(copies - 1)]
-    return Weights([*clones, weight], columns, sample, n, k)
+    one = Weights([weight], columns, sample, n, k)
+    copies = max(count, one.copies_in(span))
+    one.copies[:0] = [tuple(part.clone() for part in weight) for _ in range(copies - 1)]
+    return one
 
 
 def product(backend: str, rows: int, of: Weights, device: torch.device) -> Product:
