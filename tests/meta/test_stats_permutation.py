@@ -42,6 +42,13 @@ def test_a_cell_without_any_difference_is_no_loss() -> None:
     assert max_t_p_values(np.zeros((8, 2))).tolist() == [1.0, 1.0]
 
 
+def test_a_tie_counts_however_it_is_rounded() -> None:
+    """In tenths many patterns of signs give the same sum, and rounding parts them: integers say how many do."""
+    tenths = np.array([-9, -8, -2, 6, -2, 5, -3, -5])
+    as_low = (sign_patterns(8) @ tenths <= tenths.sum()).mean()
+    assert max_t_p_values(tenths[:, None] / 10) == pytest.approx([as_low])
+
+
 def test_nan_is_never_significant() -> None:
     pairs = np.full((8, 1), -0.05)
     assert max_t_p_values(pairs)[0] <= 0.01

@@ -44,8 +44,8 @@ def moderated_t(means: Array, squares: Array, common: Array, pairs: int) -> Arra
     pairs
         Log ratios a cell.
     """
-    variance = np.maximum(squares - means**2, 0.0) * (pairs / (pairs - 1))
-    drawn = ((pairs - 1) * variance + PRIOR_PAIRS * common) / (pairs - 1 + PRIOR_PAIRS)
+    about_mean = pairs * np.maximum(squares - means**2, 0.0)
+    drawn = (about_mean + PRIOR_PAIRS * common) / (pairs - 1 + PRIOR_PAIRS)
     t: Array = means / np.sqrt(np.maximum(drawn, np.finfo(np.float64).tiny) / pairs)
     return t
 
