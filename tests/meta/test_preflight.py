@@ -202,6 +202,12 @@ def test_a_container_gets_devices_groups_by_number_and_what_the_record_adds(tmp_
         ),
         (0, "", "", "status 0: nothing"),
         (127, "", "exec: python3: not found\n", "status 127: exec: python3: not found"),
+        (
+            127,
+            "",
+            "docker: no such file\n\nRun 'docker run --help' for more information\n",
+            "docker: no such file",
+        ),
         (0, '{"transformers": true}\n', "half\n", "status 0: half"),
     ],
 )

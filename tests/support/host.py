@@ -26,9 +26,9 @@ KFD_HOLDERS = Path("/sys/class/kfd/kfd/proc")
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 SCRIPT = Path(__file__).with_name("inside") / "image_facts.py"
 FAMILY, ARCHITECTURE = "gemma4", "Gemma4ForCausalLM"
-TMPFS = (
-    "exec"  # torch loads what it has compiled into a folder of temporary files, which docker alone forbids
-)
+# Torch loads what it has compiled into a folder of temporary files, which docker alone forbids.
+TMPFS = "exec"
+ADVICE = ("Run 'docker ", "See 'docker ")
 # Every question has its deadline, and those that wait for each other (is docker there, is the image, what does it
 # hold, away with it) have less than a minute together.
 ASKED_S, GATE_S = 8.0, 35.0
@@ -46,8 +46,9 @@ def said(command: Iterable[str]) -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """The last line of what a command said, or ``nothing``."""
-    return (text.strip().splitlines() or ["nothing"])[-1]
+    """The last line of what a command said, but for docker's advice after an error, or ``nothing``."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(ADVICE)]
+    return (lines or ["nothing"])[-1].strip()
 
 
 def nodes(path: Path) -> list[Path]:
