@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.quantize import read, text
 from quantkit.formats import FORMATS
 from tests.report.terminal import table
 from tests.support.options import OPTIONS
@@ -16,6 +17,7 @@ from tests.support.recording import KNOWN
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = ROOT / "docs" / "demo"
+MEASURED = ROOT / "benchmarks" / "measured"
 
 
 def blocks(kind: str) -> list[tuple[str, str]]:
@@ -37,6 +39,13 @@ def test_the_committed_record_is_a_whole_run() -> None:
         row.key for row in record.rows if row.outcome == "failed" and not row.reason.startswith(KNOWN)
     ] == []
     assert record.footer["not_run"] == 0
+
+
+def test_the_benchmark_is_that_of_the_committed_repeats() -> None:
+    """If this fails after a new file in benchmarks/measured: paste what `python -m tests.meta.test_readme` prints."""
+    [(folder, shown)] = blocks("benchmark")
+    assert folder == "benchmarks/measured"
+    assert shown == benchmark_block()
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\bmake ([a-z-]+)", README))))
@@ -73,5 +82,11 @@ def demo_block() -> str:
     return "\n```\n" + "\n".join(table(read_record(DEMO))) + "\n```\n\n"
 
 
+def benchmark_block() -> str:
+    """The README's block for the committed repeats of the quantizers' benchmark, smallest source first."""
+    runs = sorted((read(file) for file in MEASURED.glob("*.json")), key=lambda run: run["source_gb"])
+    return "\n" + "\n\n".join(text(run) for run in runs) + "\n\n"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(demo_block())
+    sys.stdout.write(demo_block() + benchmark_block())
