@@ -63,6 +63,8 @@ def test_tolerance_by_hand() -> None:
     boots = padded([[[98.0], [100.0], [102.0]]])  # boots' sd 2 %
     assert tolerances(boots, provisional=False) == pytest.approx([0.10])
     assert boot_deviation([boots]) == pytest.approx([0.02])
+    boot = padded([[[98.0, 100.0, 102.0]]])  # one boot: its repeats' sd of 2 % is all there is
+    assert tolerances(boot, provisional=False) == pytest.approx([0.10])
 
 
 def test_a_noisy_cell_stays_out_of_the_pool() -> None:
