@@ -244,10 +244,13 @@ def _runs_to_merge(settings: Settings) -> dict[str, Record]:
     return records
 
 
-def _regenerate(suites: set[str], settings: Settings, judged: Judged) -> None:
-    """New baselines of the suites that were asked for: all are planned before the first is written."""
+def _regenerate(asked: set[str], settings: Settings, judged: Judged) -> None:
+    """New baselines of the suites that were asked for and run: all are planned before the first is written."""
     judged.look = True
     machine, reason, records = settings.machine.name, settings.accept_regression, _runs_to_merge(settings)
+    suites = asked & {row.suite for record in records.values() for row in record.rows}
+    if not suites:
+        raise RegenRefused("runs to merge", got="no row of gemm or sweep that was asked for", expected="some")
     entries = new_entries(records, reason) if "sweep" in suites else {}
     files, found = planned_files(machine, entries, ROOT)
     judged.lines += map(str, found)
