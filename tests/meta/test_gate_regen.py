@@ -16,6 +16,7 @@ from tests.support.baseline import (
     read_entries,
     write_all,
 )
+from tests.support.gate import Expected
 from tests.support.miniatures.sweep_runs import HEADER, Figures, finished_run
 from tests.support.record import Record, Row
 from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
@@ -186,3 +187,22 @@ def test_all_files_or_none(
     with pytest.raises(OSError, match="disk full"):
         write_all(files)
     assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_what_could_not_be_read_again_is_not_written(
+    runs: Callable[..., dict[str, Record]], root: Path
+) -> None:
+    files, _ = planned_files("cpu", new_entries(runs(GOOD), ""), root)
+    path = path_of("cpu", "fp8", root)
+    broken = {"1x128": Expected(((-1.0, 1.0, 1.0),))}
+    with pytest.raises(BadRecord, match="finite positive"):
+        write_all({**files, path: [replace(files[path][0], cells=broken)]})
+    assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+def test_rows_of_the_matrix_products_are_no_part_of_a_sweeps_key() -> None:
+    other = deepcopy(HEADER)
+    other["settings"]["rows"] = [1, 8, 64, 128]
+    assert key_of(other) == key_of(HEADER)
+    other["settings"]["grid"] = "another"
+    assert key_of(other) != key_of(HEADER)

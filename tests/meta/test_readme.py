@@ -62,7 +62,9 @@ def test_a_subcommand_exists(command: str) -> None:
 
 
 def test_every_option_exists() -> None:
-    named = set(re.findall(r"(?<=\s)(--[a-z][a-z-]*)", README)) | set(re.findall(r"`(--[a-z][a-z-]*)`", README))
+    named = set(re.findall(r"(?<=\s)(--[a-z][a-z-]*)", README)) | set(
+        re.findall(r"`(--[a-z][a-z-]*)`", README)
+    )
     assert named - {"--format"} <= {name for name, _ in OPTIONS}
 
 
