@@ -1,6 +1,7 @@
 """Servers and clients with one defect each: the cell fails by name, and never yields a number."""
 
 import asyncio
+from contextlib import ExitStack
 from math import nan
 
 import aiohttp
@@ -12,7 +13,18 @@ from tests.support.cells import Cell
 from tests.support.load import Measured, Target, measure, read_metrics
 from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
 from tests.support.summary import repeat_numbers
-from tests.support.watch import Metrics, Sample, metrics_of, most_running, most_waiting
+from tests.support.watch import (
+    RUNNING,
+    WAITING,
+    InFlight,
+    Metrics,
+    Sample,
+    ServerWatch,
+    cancelled,
+    metrics_of,
+    most_running,
+    most_waiting,
+)
 
 FAULTS = {
     "prompts served from the prefix cache": (
@@ -46,6 +58,26 @@ def test_fault_fails_the_cell_by_name(script: Script, reason: str) -> None:
 def test_an_honest_server_has_no_problem() -> None:
     found, _ = measured(Script(first_s=0.1, per_token_s=0.02), Cell(4, 16, 32))
     assert [problem for problem in problems(found, repeat_numbers(found)) if problem.kind != "client"] == []
+
+
+def test_a_reading_during_which_a_request_ended_is_not_settled() -> None:
+    """The next request may wait for a moment then, and that is no queue."""
+
+    async def seen() -> list[Sample]:
+        flight, ending, samples = InFlight(1), ExitStack(), list[Sample]()
+        ending.enter_context(flight.streaming_one())
+
+        async def read() -> Metrics:
+            ending.close()
+            return {RUNNING: 1.0, WAITING: 1.0}
+
+        watching = asyncio.create_task(ServerWatch(flight, read, samples).watch())
+        while not samples:
+            await asyncio.sleep(0.01)
+        await cancelled(watching)
+        return samples
+
+    assert asyncio.run(seen()) == [Sample(1.0, 1.0, settled=False)]
 
 
 def test_an_error_page_is_no_metrics() -> None:
