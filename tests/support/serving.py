@@ -50,7 +50,11 @@ ENGINE_ARGS = {
 }  # fmt: skip
 KV_POOL = "VLLM_CPU_KVCACHE_SPACE"  # GiB
 # Where a processor has AMX, vLLM rounds the inputs of int4 products to 8 bits: another format than the one built.
-ENGINE_ENV = {"process": {KV_POOL: "1", "VLLM_CPU_INT4_W4A8": "0"}, "docker": {}}
+# Of an eager engine torch would compile one thing, the ranks of log probabilities, in 15 seconds at every boot.
+ENGINE_ENV = {
+    "process": {KV_POOL: "1", "VLLM_CPU_INT4_W4A8": "0", "TORCH_COMPILE_DISABLE": "1"},
+    "docker": {},
+}
 # Of a card that two servers share, each takes its half of what one takes alone.
 HALF = {"process": (), "docker": ("--gpu-memory-utilization", "0.45")}
 # The one exception: a checkpoint with towers serves text only, as the others do.
