@@ -7,13 +7,12 @@ Knows no vllm. Imported by the tests that run real containers.
 import io
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +71,8 @@ def _stop(guardian: "subprocess.Popen[bytes]") -> None:
 def _connect(base_url: str, guardian: "subprocess.Popen[bytes]", log: Path) -> DockerClient:
     deadline = time.monotonic() + START_S
     while guardian.poll() is None and time.monotonic() < deadline:
-        with closing(socket.socket(socket.AF_UNIX)) as probe:
-            if probe.connect_ex(base_url.removeprefix("unix://")) == 0:
-                return connect(base_url)
+        with suppress(DockerAbsent):  # no socket yet, or one that nothing serves yet
+            return connect(base_url)
         time.sleep(0.1)
     raise DockerAbsent("our docker engine", got=log.read_text()[-500:])
 
