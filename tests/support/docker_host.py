@@ -96,6 +96,8 @@ def docker_host(folder: Path) -> Iterator[DockerHost]:
         _stop(engine)
         if not had_bridge:
             subprocess.run(["ip", "link", "delete", "docker0"], check=False, capture_output=True)
+        # An engine that is ended before it is up leaves the mount it makes of its own folder.
+        subprocess.run(["umount", str(folder / "data")], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
