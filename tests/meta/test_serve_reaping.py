@@ -28,6 +28,10 @@ from tests.support.reaping import (
     wait_gone,
 )
 
+pytestmark = pytest.mark.xdist_group(
+    "reaping"
+)  # one worker: a test that reaps would end what another left on purpose
+
 ROOT = Path(__file__).parents[2]
 # What an engine is at its worst: deaf to SIGTERM, with a child as deaf, a new name, and shared memory in both.
 STUBBORN = textwrap.dedent("""
@@ -101,7 +105,12 @@ def guardian_of(owner: "subprocess.Popen[str]") -> int:
 
 def scratch_of(guardian: int) -> Path:
     """The scratch folder of a guardian's server."""
-    (folder,) = (path for path in scratch_folders() if (path / SESSION).read_text() == str(guardian))
+    sessions = {
+        path: path / SESSION for path in scratch_folders()
+    }  # of all runs on this host, which come and go
+    (folder,) = (
+        path for path, file in sessions.items() if file.exists() and file.read_text() == str(guardian)
+    )
     return folder
 
 
