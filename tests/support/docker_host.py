@@ -7,12 +7,13 @@ Knows no vllm. Imported by the tests that run real containers.
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,22 @@ def _stop(guardian: "subprocess.Popen[bytes]") -> None:
     guardian.wait()
 
 
+def _answers(path: str) -> bool:
+    """Whether an engine serves the socket: it is there, and accepts, a moment before."""
+    with closing(socket.socket(socket.AF_UNIX)) as probe:
+        probe.settimeout(5)
+        try:
+            probe.connect(path)
+            probe.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in probe.recv(64)
+        except OSError:
+            return False
+
+
 def _connect(base_url: str, guardian: "subprocess.Popen[bytes]", log: Path) -> DockerClient:
     deadline = time.monotonic() + START_S
     while guardian.poll() is None and time.monotonic() < deadline:
-        with suppress(DockerAbsent):  # no socket yet, or one that nothing serves yet
+        if _answers(base_url.removeprefix("unix://")):
             return connect(base_url)
         time.sleep(0.1)
     raise DockerAbsent("our docker engine", got=log.read_text()[-500:])
