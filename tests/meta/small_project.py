@@ -3,6 +3,7 @@
 For the judge's own tests of plugins; knows no suite.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PLUGINS = ("options", "recording", "collecting", "starting", "billing", "closing")
 LEAN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # four times as fast: only the plugins that a run here needs
+MACHINE = {"arch": "cpu", "memory_gib": 0, "fp8": "e4m3fn", "engine": "process", "image": "", "devices": [],
+           "last_level_cache_mib": 64, "usd_per_hour": 1.0}  # fmt: skip
 SUITE = """
 import pytest
 
@@ -43,6 +46,12 @@ def make(folder: Path, *, suite: str = SUITE, plugin: str = "") -> Path:
     (folder / "made_up_plugin.py").write_text(plugin)
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
+
+
+def describe(project: Path, name: str, **facts: object) -> None:
+    """Write a machine's record to the project's ``more.toml``: a CPU's, but for these facts."""
+    lines = (f"{key} = {json.dumps(value)}" for key, value in {**MACHINE, **facts}.items())
+    (project / "more.toml").write_text("\n".join([f"[{name}]", *lines, ""]))
 
 
 def run(project: Path, *args: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:

@@ -144,17 +144,6 @@ def test_an_item_that_would_exceed_the_budget_is_refused(
     assert bool(meter.refusal(A, spent_s)) == refused
 
 
-MACHINES = """
-[billed]
-arch = "cpu"
-memory_gib = 0
-fp8 = "e4m3fn"
-engine = "process"
-image = ""
-devices = []
-last_level_cache_mib = 64
-usd_per_hour = 7.2
-"""
 SLOW = small_project.SUITE.replace(
     'row["tok_per_s"] = 10.0', 'row["tok_per_s"] = 10.0; import time; time.sleep(0.6)'
 )
@@ -164,7 +153,7 @@ ARGS = ("--machines", "more.toml", "-m", "billed", "--builds", "bf16,fp8")
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     made = small_project.make(tmp_path, suite=SLOW)
-    (made / "more.toml").write_text(MACHINES)
+    small_project.describe(made, "billed", usd_per_hour=7.2)
     return made
 
 

@@ -133,18 +133,6 @@ def test_what_was_not_published_is_new() -> None:
 
 BUILDS = ("bf16", "fp8", "q4w4a16")
 SLOWED = {"fp8": 0.5, "q4w4a16": 0.95}
-MACHINES = """
-[mi300x]
-arch = "cpu"
-memory_gib = 0
-fp8 = "e4m3fn"
-engine = "process"
-image = "{image}"
-devices = []
-last_level_cache_mib = 64
-usd_per_hour = 1.99
-grid = "article"
-"""
 PLUGIN = """
 import tests.support.recording
 from quantkit.machines import Machine
@@ -184,7 +172,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     made = small_project.make(folder, suite=SUITE, plugin=PLUGIN.format(facts=HEADER["facts"]))
     shutil.copytree(FOLDER, made / "baselines/mi300x/published")
-    (made / "more.toml").write_text(MACHINES.format(image=HEAD["image"]))
+    small_project.describe(made, "mi300x", image=HEAD["image"], usd_per_hour=1.99, grid="article")
     pin = {"repo": HEAD["model"], "revision": "main", "commit": "0" * 40}
     (made / "source" / PIN).write_text(json.dumps(pin))
     return made

@@ -217,17 +217,6 @@ def test_the_images_answer_is_read_or_refused(status: int, out: str, err: str, e
     assert bool(gate.error) == bool(error)
 
 
-MACHINES = """
-[boxed]
-arch = "cpu"
-memory_gib = 0
-fp8 = "e4m3fn"
-engine = "docker"
-image = "made/up@sha256:00"
-devices = []
-last_level_cache_mib = 64
-usd_per_hour = 1.0
-"""
 FAKE = """
 from dataclasses import replace
 from tests.support import starting
@@ -246,7 +235,7 @@ def pytest_configure(config):
 
 def project(folder: Path, docker: str = "", transformers: bool = True) -> Path:
     made = small_project.make(folder, plugin=FAKE.format(docker=docker, transformers=transformers))
-    (made / "more.toml").write_text(MACHINES)
+    small_project.describe(made, "boxed", engine="docker", image="made/up@sha256:00")
     return made
 
 

@@ -50,22 +50,9 @@ def test_a_source_is_downloaded_once(folder: Path) -> None:
     assert wanted(config(folder, REPO)).downloads == ()
 
 
-MACHINES = """
-[boxed]
-arch = "cpu"
-memory_gib = 0
-fp8 = "e4m3fn"
-engine = "docker"
-image = ""
-devices = []
-last_level_cache_mib = 64
-usd_per_hour = 1.0
-"""
-
-
 def test_a_run_that_only_lists_its_items_asks_nothing(tmp_path: Path) -> None:
     made = small_project.make(tmp_path)
-    (made / "more.toml").write_text(MACHINES)
+    small_project.describe(made, "boxed", engine="docker")
     args = ("--machines", "more.toml", "-m", "boxed", "--builds", "bf16")
     status, output = small_project.run(made, *args, "--collect-only", "-q")
     assert (status, "not ready" in output) == (0, False), output

@@ -4,7 +4,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,15 +52,22 @@ def stop(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, err
     monkeypatch.setattr(owner, name, failing_after(count, getattr(owner, name), error))
 
 
+@contextmanager
+def stopped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int) -> Iterator[None]:
+    """A build that is stopped by one function after so many calls."""
+    with monkeypatch.context() as patch:
+        stop(patch, owner, name, count, Stopped())
+        with pytest.raises(Stopped):
+            yield
+
+
 @pytest.mark.parametrize("blocks", [0, 1, 7, 100, 400])
 def test_stopped_at_a_block(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes], blocks: int
 ) -> None:
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, Journal, "add", blocks, Stopped())
-        with pytest.raises(Stopped):
-            build(source, out, BUILD)
+    with stopped(monkeypatch, Journal, "add", blocks):
+        build(source, out, BUILD)
     assert "config.json" not in contents(out)
     written = write_log(monkeypatch)
     summary = build(source, out, BUILD)
@@ -105,10 +113,8 @@ def test_stopped_between_two_shards(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes], shards: int
 ) -> None:
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, ShardFile, "publish", shards, Stopped())
-        with pytest.raises(Stopped):
-            build(source, out, BUILD)
+    with stopped(monkeypatch, ShardFile, "publish", shards):
+        build(source, out, BUILD)
     assert len([name for name in contents(out) if name.endswith(".safetensors")]) == shards
     written = write_log(monkeypatch)
     build(source, out, BUILD)
@@ -120,10 +126,8 @@ def test_stopped_between_two_shards(
 def half_done(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a build stopped after 300 blocks."""
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, Journal, "add", 300, Stopped())
-        with pytest.raises(Stopped):
-            build(source, out, BUILD)
+    with stopped(monkeypatch, Journal, "add", 300):
+        build(source, out, BUILD)
     return out
 
 
@@ -177,10 +181,8 @@ def test_a_published_shard_that_was_changed_is_not_overwritten(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, ShardFile, "publish", 1, Stopped())
-        with pytest.raises(Stopped):
-            build(source, out, BUILD)
+    with stopped(monkeypatch, ShardFile, "publish", 1):
+        build(source, out, BUILD)
     shard = next(out.glob("model-00001*.safetensors"))
     with shard.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
@@ -200,9 +202,8 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
         stop(patch, os, "pwrite", 500, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         with pytest.raises(OutputNotUsable, match=r"No space left.*what is done is kept"):
             build(source, out, BUILD)
-    vouched = (
-        len((out / JOURNAL).read_bytes().splitlines()) - 1
-    )  # each line after its bytes, so all of them hold
+    # Each line is written after its bytes, so all of them hold.
+    vouched = len((out / JOURNAL).read_bytes().splitlines()) - 1
     assert build(source, out, BUILD).blocks_reused == vouched > 100
     assert contents(out) == undisturbed
 
@@ -211,10 +212,8 @@ def test_what_is_written_counts_where_the_disk_is_full(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
 ) -> None:
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, ShardFile, "publish", 0, Stopped())
-        with pytest.raises(Stopped):
-            build(source, out, BUILD)
+    with stopped(monkeypatch, ShardFile, "publish", 0):
+        build(source, out, BUILD)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 16))
     build(source, out, BUILD)
     assert contents(out) == undisturbed
@@ -228,10 +227,8 @@ def test_a_table_and_its_head_are_both_looked_at(
     monkeypatch.setattr("quantkit.blocks.BLOCK_BYTES", 1024)
     build(source, tmp_path / "whole", BUILD)
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, ShardFile, "publish", 0, Stopped())
-        with pytest.raises(Stopped):
-            build(source, out, BUILD)
+    with stopped(monkeypatch, ShardFile, "publish", 0):
+        build(source, out, BUILD)
     part = max(out.glob("model-*.part"))
     data = bytearray(part.read_bytes())
     begin = 8 + int.from_bytes(data[:8], "little")
@@ -246,10 +243,8 @@ def test_an_unfinished_build_of_a_source_that_changed_is_left_alone(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy, out = Path(shutil.copytree(source, tmp_path / "copy")), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop(patch, Journal, "add", 20, Stopped())
-        with pytest.raises(Stopped):
-            build(copy, out, BUILD)
+    with stopped(monkeypatch, Journal, "add", 20):
+        build(copy, out, BUILD)
     spoil(copy, down_proj(0), 0)
     with pytest.raises(OutputNotUsable, match="unfinished build of another source"):
         build(copy, out, BUILD)
@@ -260,10 +255,8 @@ def test_an_unfinished_build_on_another_goes_on_on_it_alone(
 ) -> None:
     """What it took over has its findings in that other build."""
     build(source, tmp_path / "base", format_named("q4w4a16emb4"))
-    with monkeypatch.context() as patch:
-        stop(patch, ShardFile, "publish", 0, Stopped())
-        with pytest.raises(Stopped):
-            build(source, tmp_path / "out", BUILD, on=tmp_path / "base")
+    with stopped(monkeypatch, ShardFile, "publish", 0):
+        build(source, tmp_path / "out", BUILD, on=tmp_path / "base")
     with pytest.raises(OutputNotUsable, match="unfinished build of another"):
         build(source, tmp_path / "out", BUILD)
 
