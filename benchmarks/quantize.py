@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.formats import FORMATS
+from tests.support.machine import cpu_model
 
 CHILD = Path(__file__).with_name("children.py")
 RIVAL_SCHEMES = {"fp8": "FP8_DYNAMIC", "w8a8": "W8A8", "q4w4a16": "W4A16"}
@@ -123,12 +124,6 @@ def text(run: dict[str, Any]) -> str:
     return f"{run['source_gb']:.2f} GB, {run['processor']}, {run['cores']} cores:\n\n{table(run['rows'])}"
 
 
-def machine() -> dict[str, Any]:
-    """What ran it."""
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {"processor": names[0].split(":", 1)[1].strip(), "cores": os.cpu_count()}
-
-
 def main() -> None:
     """Measure, print a table, and write all repeats where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -142,7 +137,8 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     source_gb = sum(path.stat().st_size for path in arguments.source.glob("*.safetensors")) / 1e9
     repeats = {build: pairs(arguments, build) for build in arguments.builds}
-    run = {"source_gb": source_gb, **machine(), "repeats": repeats}
+    machine = {"processor": cpu_model(), "cores": os.cpu_count()}
+    run = {"source_gb": source_gb, **machine, "repeats": repeats}
     arguments.json.write_text(json.dumps(run, indent=1) + "\n")
     print(text(read(arguments.json)))
 

@@ -99,25 +99,27 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _cpu_model() -> str:
+def _cpuinfo(field: str) -> str:
+    """What Linux says of this host's first processor; empty where it does not."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), "")
 
 
 def cpu_flags() -> frozenset[str]:
     """Instruction sets of this host's processor, as Linux names them."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.split(":", 1)[1].split() for line in lines if line.startswith("flags"))
-    return frozenset(next(named, ()))
+    return frozenset(_cpuinfo("flags").split())
+
+
+def cpu_model() -> str:
+    """The processor's name."""
+    return _cpuinfo("model name") or platform.processor()
 
 
 def facts() -> dict[str, object]:
     """Facts of this host for the record's header: processor, cores, memory in bytes, cards, versions."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": platform.platform(),
