@@ -6,7 +6,7 @@ Suites and `tests.support` may import `NANO`; only `tests.meta` imports the make
 
 from pathlib import Path
 
-NANO: Path = Path(__file__).parent / "checkpoint"
+NANO: Path = Path(__file__).parent / "gemma-4-nano"
 CHAT_TEMPLATE: Path = NANO / "chat_template.jinja"
 
 __all__ = ["CHAT_TEMPLATE", "NANO"]

@@ -14,7 +14,7 @@ from quantkit.packing import words_to_levels
 from tests.unit.bits import from_bf16, padded, to_bf16
 from tests.unit.golden_codes import GROUPS, OFF_GRID
 
-NANO = Path(__file__).parents[1] / "nano" / "checkpoint"
+NANO = Path(__file__).parents[1] / "nano" / "gemma-4-nano"
 
 
 def encode(rows: NDArray[np.uint16]) -> tuple[NDArray[np.int8], NDArray[np.uint16], Tally]:
