@@ -134,12 +134,12 @@ def check_tensor_set(expected: Inventory, headers: Mapping[str, Header]) -> None
     by_name = {tensor.name: tensor for tensor in expected.tensors}
     absent = [name for name in by_name if name not in headers]
     if absent:
-        hint = "is a shard or the right config.json absent?"
+        hint = "is a shard or the right config.json absent, or is this a quantized build?"
         raise TensorSetMismatch(f"{len(absent)} tensors absent from the source, first {absent[0]}", hint=hint)
     unknown = [name for name in headers if name not in by_name and not expected.drops(name)]
     if unknown:
         what = f"{len(unknown)} tensors in the source that its config does not imply, first {unknown[0]}"
-        raise TensorSetMismatch(what, hint="only dense Gemma 4 checkpoints are known")
+        raise TensorSetMismatch(what, hint="only dense, unquantized Gemma 4 checkpoints are known")
     for name, tensor in by_name.items():
         header = headers[name]
         if header.shape != tensor.shape:

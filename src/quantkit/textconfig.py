@@ -1,7 +1,7 @@
 """The text half of a config.json as checked, typed records: sizes of the model and of each layer.
 
 Pure, standard library only. `model` turns these into tensors; the GEMM shapes and the memory model read
-them too. Sizes come from files that others made, so each is checked before it is used.
+them too. Sizes come from files that others made, so each is checked before it is used, and none is guessed.
 """
 
 from collections.abc import Mapping
@@ -105,14 +105,18 @@ def text_config(config: Mapping[str, Any]) -> TextConfig:
     types = _layer_types(text)
     hidden_size = _size(text, "hidden_size")
     first_shared = len(types) - _size(text, "num_kv_shared_layers", 0, least=0)
+    if first_shared < 1:
+        raise UnknownModel(
+            "num_kv_shared_layers in config.json", expected=f"fewer than the {len(types)} layers"
+        )
     return TextConfig(
         vocab_size=_size(text, "vocab_size"),
-        ple_vocab_size=_size(text, "vocab_size_per_layer_input", _size(text, "vocab_size")),
+        ple_vocab_size=_size(text, "vocab_size_per_layer_input"),
         hidden_size=hidden_size,
-        ple_width=_size(text, "hidden_size_per_layer_input", 0, least=0),
+        ple_width=_size(text, "hidden_size_per_layer_input", least=0),
         tied=_flag(text, "tie_word_embeddings", True) and _flag(config, "tie_word_embeddings", True),
-        sliding_window=_size(text, "sliding_window", 512),
-        max_positions=_size(text, "max_position_embeddings", 131_072),
+        sliding_window=_size(text, "sliding_window"),
+        max_positions=_size(text, "max_position_embeddings"),
         layers=tuple(_layer(text, index, kind, first_shared) for index, kind in enumerate(types)),
     )
 
@@ -120,10 +124,10 @@ def text_config(config: Mapping[str, Any]) -> TextConfig:
 def _layer(text: Mapping[str, Any], index: int, kind: str, first_shared: int) -> Layer:
     full = kind == "full_attention"
     k_eq_v = full and _flag(text, "attention_k_eq_v")
-    head_dim = _size(text, "head_dim", 256)
+    head_dim = _size(text, "head_dim")
     kv_heads = _size(text, "num_key_value_heads")
     if full:
-        head_dim = _size(text, "global_head_dim", 512)
+        head_dim = _size(text, "global_head_dim")
         kv_heads = _size(text, "num_global_key_value_heads", kv_heads) if k_eq_v else kv_heads
     owns_kv = index < first_shared
     wide = 2 if _flag(text, "use_double_wide_mlp") and not owns_kv else 1

@@ -169,7 +169,10 @@ def test_a_source_that_is_not_what_its_config_says(change: str) -> None:
 
 def test_unread_keys_of_shared_layers_and_towers_are_left_out() -> None:
     config = shrunk(real_config("E2B"))
-    extra = ("model.vision_tower.x.weight", "model.language_model.layers.34.self_attn.k_proj.weight")
+    towers = ("vision_tower", "vision_embedder", "audio_tower", "embed_vision", "embed_audio")
+    unread = ("k_proj", "v_proj", "k_norm")
+    extra = [f"model.{tower}.layers.0.self_attn.q_proj.weight" for tower in towers]
+    extra += [f"model.language_model.layers.34.self_attn.{part}.weight" for part in unread]
     headers = headers_of(config) | {name: Stored(name, "BF16", (32, 32)) for name in extra}
     assert make_plan(config, headers, format_named("fp8")).dropped == tuple(sorted(extra))
 
