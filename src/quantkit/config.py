@@ -28,7 +28,7 @@ def _text_only(config: Mapping[str, Any]) -> dict[str, Any]:
         "bos_token_id",
         "pad_token_id",
     ):
-        if key in config and nested is not None:
+        if key in config:
             text[key] = config[key]
     text.pop("quantization_config", None)
     text.pop("text_config", None)

@@ -96,15 +96,16 @@ def test_bf16_has_no_quantization_config_and_an_alien_one_is_dropped() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_text_half_lies_at_the_top(name: str) -> None:
-    ids = {"eos_token_id": [1, 106], "bos_token_id": 2, "pad_token_id": 0}
-    source = shrunk(real_config("E2B")) | {"vision_config": {}, "dtype": "bfloat16", **ids}
+    kept = {"eos_token_id": [1, 106], "bos_token_id": 2, "pad_token_id": 0}
+    kept |= {"dtype": "bfloat16", "torch_dtype": "bfloat16", "transformers_version": "5.0"}
+    source = shrunk(real_config("E2B")) | {"vision_config": {}, **kept}
+    source["text_config"] |= {"text_config": {}} | dict.fromkeys(kept, "the towers' own")
     config = build_config(plan_of(source, name), source)
     assert config["model_type"] == "gemma4_text"
     assert config["architectures"] == ["Gemma4ForCausalLM"]
     assert config["tie_word_embeddings"] is not format_named(name).unties_lm_head
     assert config["hidden_size"] == 64
-    assert config["dtype"] == "bfloat16"
-    assert {key: config.get(key) for key in ids} == ids
+    assert {key: config.get(key) for key in kept} == kept
     assert not {"text_config", "vision_config"} & set(config)
 
 
