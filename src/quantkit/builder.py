@@ -39,6 +39,7 @@ class Builder:
         read, arrays, tally = self.encode(space, block)
         self._write(block, arrays)
         stored = read if block.decision.scheme is None else digest(*arrays)
+        self._check_published(space, block, stored)
         done = Done(read, stored, tuple(tally))
         self.output.journal.add(block.number, done)
         self.done[block.number] = done
@@ -62,11 +63,16 @@ class Builder:
         for module in block.decision.stored:
             for stored, array in zip(module, arrays, strict=False):
                 file = self.output.file_of(stored)
-                if file.whole:
-                    hint = "it was changed after it was published: delete the folder and build again"
-                    raise OutputNotUsable(f"bytes of {file.path}", got="others than the journal's", hint=hint)
-                if not file.linked:
+                if not file.read_only:
                     file.write_rows(stored, block.start, raw_bytes(array))
+
+    def _check_published(self, space: Workspace, block: Block, expected: str) -> None:
+        """Raise where a file that has its final name holds other bytes than these, which are not written there."""
+        files = [self.output.file_of(stored) for module in block.decision.stored for stored in module]
+        whole = [file.path for file in files if file.whole]
+        if whole and self._on_disk(space, block) != expected:
+            hint = "it was changed after it was published: delete the folder and build again"
+            raise OutputNotUsable(f"bytes of {whole[0]}", got="others than the source gives", hint=hint)
 
     def _on_disk(self, space: Workspace, block: Block) -> str:
         """Hash of what is stored for a block; empty where the modules that store it differ, or a file ends."""

@@ -126,6 +126,7 @@ def build(
             plan = make_plan(reader.config, reader.entries, fmt, kept)
         config = json_bytes(build_config(plan, reader.config))
         facts = identity(plan, reader.config, off_grid)
+        side_files = [path for path in reader.side_files() if path.name not in OURS]
         donor = stack.enter_context(closing(Donor(on, plan))) if on else None
         if prepare_folder(reader.root, out, plan.file_bytes):
             recorded = read_finished(out, plan.shards, config, facts)
@@ -133,21 +134,19 @@ def build(
             return _summary(plan, out, recorded)
         output = stack.enter_context(Output(out, plan.shards, _key(reader, plan, facts, on)))
         builder = Builder(reader, plan, output, donor)
-        recorded = _carry_out(builder, facts, config, workers)
+        recorded = _carry_out(builder, facts, workers)
+        output.publish(side_files, json_bytes(recorded), config)
         return _summary(plan, out, recorded, len(builder.blocks), len(builder.reused))
 
 
-def _carry_out(builder: Builder, facts: dict[str, Any], config: bytes, workers: int) -> dict[str, Any]:
-    """Write everything, then publish it; the content of quantkit.json is the result."""
+def _carry_out(builder: Builder, facts: dict[str, Any], workers: int) -> dict[str, Any]:
+    """Write all weights under names that are not final; the content of quantkit.json is the result."""
     output = builder.output
     try:
         twins = builder.donor.twins(output.shards) if builder.donor else {}
         output.prepare(twins)
         for_each(builder.blocks, workers, builder.workspace, builder.carry_out)
-        recorded = provenance(facts, builder.records())
+        return provenance(facts, builder.records())
     except (OffGrid, NotEligible):
         output.discard()
         raise
-    side_files = [path for path in builder.source.side_files() if path.name not in OURS]
-    output.publish(side_files, json_bytes(recorded), config)
-    return recorded

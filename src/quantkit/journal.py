@@ -16,6 +16,7 @@ from quantkit.errors import OutputNotUsable
 from quantkit.writer import named_write_errors
 
 JOURNAL = "build.journal"
+JUST_ENDED, AGAIN = "another build that has just ended there", "run the same command again"
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,18 @@ class Journal:
         The output folder.
     key
         Stands for source, options and version: a journal of another key is refused.
+
+    Attributes
+    ----------
+    begun
+        Whether an earlier call left it.
+    done
+        Blocks by their number.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
         self.path = folder / JOURNAL
+        self.begun = False
         self.done: dict[int, Done] = {}
         self._lock = threading.Lock()
         with named_write_errors(self.path):
@@ -68,14 +77,14 @@ class Journal:
             raise
 
     def _claim(self) -> None:
+        folder = f"folder {self.path.parent}"
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OutputNotUsable(
-                f"folder {self.path.parent}",
-                got="another build writing there",
-                hint="wait until it has ended",
-            ) from None
+            hint = "wait until it has ended"
+            raise OutputNotUsable(folder, got="another build writing there", hint=hint) from None
+        if os.fstat(self._fd).st_nlink == 0:  # that build ended, and deleted it, after it was opened here
+            raise OutputNotUsable(folder, got=JUST_ENDED, hint=AGAIN)
 
     def _read(self, key: str) -> None:
         lines = self.path.read_bytes().splitlines(keepends=True)
@@ -90,6 +99,7 @@ class Journal:
                 got="an unfinished build of another source, format, option or version",
                 hint="finish that one with its own command, or delete the folder",
             )
+        self.begun = True
         os.ftruncate(self._fd, sum(map(len, whole)))  # the kill may have cut the last line
         self.done = dict(found for line in whole[1:] if (found := _parsed(line)))
 

@@ -4,6 +4,7 @@ Knows shards, journal and small files, and nothing of models or formats. Everyth
 `.part` or is the journal; index and config come last, so that a folder with a config.json is a whole build.
 """
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import TracebackType
 
 from quantkit.checkpoint import CONFIG, INDEX
 from quantkit.errors import OutputNotUsable
-from quantkit.journal import JOURNAL, Journal
+from quantkit.journal import AGAIN, JOURNAL, JUST_ENDED, Journal
 from quantkit.provenance import PROVENANCE
 from quantkit.writer import PART, Shard, ShardFile, Stored, index_bytes, named_write_errors, write_atomic
 
@@ -24,35 +25,37 @@ def prepare_folder(source: Path, out: Path, needed_bytes: int) -> bool:
     OutputNotUsable
         Where it is the source, no folder, cannot be written, holds other files, or its disk is too small.
     """
-    if out.resolve() == source.resolve():
-        raise OutputNotUsable(f"output {out}", got="the source itself", expected="another folder")
-    if out.exists() and not out.is_dir():
-        raise OutputNotUsable(f"output {out}", got="a file", expected="a new or empty folder")
     with named_write_errors(out):
+        if out.exists() and out.samefile(source):
+            raise OutputNotUsable(f"output {out}", got="the source itself", expected="another folder")
+        if os.path.lexists(out) and not out.is_dir():
+            raise OutputNotUsable(f"output {out}", got="no folder", expected="a new or empty folder")
         names = {path.name for path in out.iterdir()} if out.exists() else set()
-    if {CONFIG, PROVENANCE} <= names and JOURNAL not in names:
-        return True
-    if names and JOURNAL not in names:
-        hint = "choose a new folder; nothing was touched"
-        raise OutputNotUsable(
-            f"output {out}", got=f"{len(names)} other files", expected="an empty folder", hint=hint
-        )
-    _check_space(out, needed_bytes)
-    with named_write_errors(out):
+        if JOURNAL not in names and all((out / name).is_file() for name in (CONFIG, PROVENANCE)):
+            return True
+        if names and JOURNAL not in names:
+            hint = "choose a new folder; nothing was touched"
+            raise OutputNotUsable(
+                f"output {out}", got=f"{len(names)} other files", expected="an empty folder", hint=hint
+            )
+        _check_space(out, needed_bytes)
         out.mkdir(parents=True, exist_ok=True)
     return False
 
 
+def free_bytes(folder: Path) -> int:
+    """Free space on the disk of a folder, or of the nearest one above it that exists."""
+    return shutil.disk_usage(
+        next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    ).free
+
+
 def _check_space(out: Path, needed_bytes: int) -> None:
     """Refuse before the first byte what cannot fit; what an earlier call wrote counts."""
-    with named_write_errors(out):
-        disk = next(path for path in (out.absolute(), *out.absolute().parents) if path.is_dir())
-        free = shutil.disk_usage(disk).free
-        begun = sum(path.stat().st_blocks * 512 for path in out.glob("model-*"))
+    free = free_bytes(out)
+    begun = sum(path.stat().st_blocks * 512 for path in out.glob("model-*"))
     if free + begun < needed_bytes:
-        raise OutputNotUsable(
-            f"disk of {out}", got=f"{free / 2**30:.2f} GiB free", expected=f"{needed_bytes / 2**30:.2f} GiB"
-        )
+        raise OutputNotUsable(f"disk of {out}", got=f"{free:,} bytes free", expected=f"{needed_bytes:,}")
 
 
 class Output:
@@ -73,6 +76,9 @@ class Output:
 
     def __enter__(self) -> "Output":
         try:
+            if not self.journal.begun and (self.folder / CONFIG).exists():
+                self.journal.remove()  # finished by another process since it was looked at
+                raise OutputNotUsable(f"folder {self.folder}", got=JUST_ENDED, hint=AGAIN)
             for shard in self.shards:
                 file = ShardFile(self.folder, shard)
                 self._files.append(file)

@@ -74,6 +74,7 @@ def test_other_tensors_and_side_files_are_copied(source: Path, tmp_path: Path, n
         for path in original.side_files():
             assert (out / path.name).read_bytes() == path.read_bytes()
     assert not [path.name for path in out.iterdir() if path.name.endswith((".part", ".journal"))]
+    assert sum(path.stat().st_size for path in out.glob("*.safetensors")) == found.file_bytes
 
 
 @pytest.mark.parametrize("name", ["fp8emb4", "q4w4a16"])
@@ -181,6 +182,19 @@ def test_a_finished_build_met_again_is_left_alone(source: Path, tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     assert made(source, tmp_path / "out", "fp8").blocks == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_build_that_another_process_has_just_finished_is_left_alone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was unfinished when this call looked at the folder, and whole when its turn came."""
+    made(source, tmp_path / "out", "fp8")
+    before = contents(tmp_path / "out")
+    monkeypatch.setattr("quantkit.convert.prepare_folder", lambda *about: False)
+    for name in ("w8a8", "fp8"):
+        with pytest.raises(OutputNotUsable, match=r"just ended there.*again"):
+            made(source, tmp_path / "out", name)
+        assert contents(tmp_path / "out") == before
 
 
 def test_a_finished_build_of_another_kind_or_source_is_refused(source: Path, tmp_path: Path) -> None:

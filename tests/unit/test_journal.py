@@ -37,3 +37,11 @@ def test_a_line_that_the_disk_cuts_is_an_error(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:4]))
         with pytest.raises(OutputNotUsable, match="No space left"):
             journal.add(5, Done("a", "b", (1, 2, 3)))
+
+
+def test_a_journal_that_another_process_deletes_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", lambda fd, how: (tmp_path / JOURNAL).unlink())
+    with pytest.raises(OutputNotUsable, match=r"just ended there.*again"):
+        Journal(tmp_path, "key")

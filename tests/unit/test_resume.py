@@ -176,6 +176,18 @@ def test_two_builds_into_one_folder(source: Path, half_done: Path) -> None:
         build(source, half_done, BUILD)
 
 
+def test_a_published_shard_needs_no_journal_to_be_known(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
+) -> None:
+    """A power cut can take the journal, which is not synced line by line, and leave the shard, which is."""
+    out = tmp_path / "out"
+    with stopped(monkeypatch, ShardFile, "publish", 1):
+        build(source, out, BUILD)
+    (out / JOURNAL).write_bytes(b"")
+    assert build(source, out, BUILD).blocks_reused == 0
+    assert contents(out) == undisturbed
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_published_shard_that_was_changed_is_not_overwritten(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
@@ -265,7 +277,7 @@ def test_a_disk_too_small_is_refused_before_the_first_byte(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(OutputNotUsable, match="GiB free"):
+    with pytest.raises(OutputNotUsable, match="1,000 bytes free"):
         build(source, tmp_path / "out", BUILD)
     assert list(tmp_path.iterdir()) == []
 
