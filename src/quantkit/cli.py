@@ -4,22 +4,26 @@ An input error is one sentence on standard error and exit status 2. Defaults com
 """
 
 import argparse
+import io
 import json
-import shutil
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from quantkit.checkpoint import Checkpoint
 from quantkit.errors import QuantkitError
 from quantkit.formats import FORMATS, format_named
 from quantkit.machines import machine_named
+from quantkit.output import free_bytes
 from quantkit.plan import make_plan
 from quantkit.writer import named_write_errors
 
 GOOD, FAULTY, UNUSABLE = 0, 1, 2
+INTERRUPTED, READER_GONE = 130, 141  # as shells count what a signal ended: 128 and its number
+MOST = 256  # threads or ranks; far above what helps, and below what a system refuses
 SCHEMA_VERSION = 1
 DEFAULT_MACHINE = "mi300x"
 PROBLEMS_SHOWN = 20
@@ -46,19 +50,13 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     with Checkpoint.open(arguments.source) as source:
         plan = make_plan(source.config, source.entries, format_named(arguments.format))
-    free = shutil.disk_usage(_existing(arguments.out)).free
-    found = plan_to_dict(plan, machine_named(arguments.machine), arguments.tensor_parallel, free)
+    machine, free = machine_named(arguments.machine), free_bytes(arguments.out)
+    found = plan_to_dict(plan, machine, arguments.tensor_parallel, free)
     if arguments.json:
         _print_json(found)
     else:
         print(plan_to_text(found))
     return GOOD
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    folder = folder.resolve()
-    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _build(arguments: argparse.Namespace) -> int:
@@ -118,19 +116,23 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() and len(text) <= len(str(MOST)) else 0
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number from 1 to {MOST}")
     return number
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """End as every other input error does."""
+        self.exit(UNUSABLE, f"quantkit: {message} ({self.prog} --help says what there is)\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     from quantkit.convert import DEFAULT_WORKERS, OFF_GRID_CHOICES
 
-    parser = argparse.ArgumentParser(
-        prog="quantkit", description="Every weight format from one QAT checkpoint."
-    )
+    parser = _Parser(prog="quantkit", description="Every weight format from one QAT checkpoint.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("formats", help="the table of builds").set_defaults(run=_formats)
 
@@ -142,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         "--machine", default=DEFAULT_MACHINE, help="card to predict for: a record of machines.toml"
     )
     plan.add_argument(
-        "--tensor-parallel", type=_positive, default=1, metavar="N", help="ranks to check kernels for"
+        "--tensor-parallel", type=_count, default=1, metavar="N", help="ranks to check kernels for"
     )
     plan.add_argument(
         "--out", type=Path, default=Path(), help="where the build would go: its disk is looked at"
@@ -154,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("out", type=Path)
     build.add_argument("--format", required=True)
     build.add_argument("--on", type=Path, metavar="BUILD", help="take int4 tables over from a finished build")
-    build.add_argument("--workers", type=_positive, default=DEFAULT_WORKERS)
+    build.add_argument("--workers", type=_count, default=DEFAULT_WORKERS)
     build.add_argument("--off-grid", choices=OFF_GRID_CHOICES, default=OFF_GRID_CHOICES[0])
     build.add_argument("--json", action="store_true", help="one JSON object")
     build.set_defaults(run=_build)
@@ -171,13 +173,25 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of any bytes, in any locale
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+        print(end="", flush=True)
     except QuantkitError as error:
-        print(f"quantkit: {error}", file=sys.stderr)
-        return UNUSABLE
+        return _ended(UNUSABLE, str(error))
     except KeyboardInterrupt:
-        print("quantkit: interrupted; run the same command again to go on", file=sys.stderr)
-        return 130
+        return _ended(INTERRUPTED, "interrupted; run the same command again to go on")
+    except OSError as error:
+        if sys.stdout is not None:  # the interpreter flushes it once more as it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return READER_GONE
+        return _ended(UNUSABLE, f"{error.filename or 'standard output'}, got {error.strerror}")
+    return status
+
+
+def _ended(status: int, sentence: str) -> int:
+    print(f"quantkit: {sentence}", file=sys.stderr)
     return status

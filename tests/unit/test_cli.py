@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from quantkit.cli import main
+from quantkit.convert import Summary
 from quantkit.formats import FORMATS
+from quantkit.provenance import Findings
 from tests.unit.files import down_proj, spoil
 
 
@@ -95,11 +97,54 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("workers", ["0", "-1", "many"])
-def test_a_number_of_workers_that_is_none(source: Path, tmp_path: Path, workers: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["build", str(source), str(tmp_path / "out"), "--format", "fp8", "--workers", workers])
-    assert ended.value.code == 2
+def test_every_option_of_a_build_reaches_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def noted(*given: object, **options: object) -> Summary:
+        seen.extend([*given, options])
+        return Summary("fp8", Path("b"), 7, 8, 9, Findings(10, 0, 2, 80), ("some.module",), 3, 1)
+
+    seen: list[object] = []
+    monkeypatch.setattr("quantkit.convert.build", noted)
+    options = ["--on", "c", "--workers", "5", "--off-grid", "keep"]
+    assert main(["build", "a", "b", "--format", "fp8", *options]) == 0
+    assert seen == [
+        *(Path("a"), Path("b"), FORMATS["fp8"]),
+        {"on": Path("c"), "workers": 5, "off_grid": "keep"},
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        "fp8: 7 modules, 8 tensors copied, 9 bytes",
+        "int4: 10 groups, 0 off the grid, 2 with a negative step, 25.00% of values bit-identical",
+        "left bf16, off the grid or fused with one that is: some.module",
+        "3 blocks, 1 of them from an earlier call; in b",
+    ]
+
+
+def test_an_interrupt_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("quantkit.convert.build", interrupted)
+    assert main(["build", "a", "b", "--format", "fp8"]) == 128 + 2
+    assert capsys.readouterr().err == "quantkit: interrupted; run the same command again to go on\n"
+
+
+def test_many_problems_are_counted_and_a_report_can_be_printed(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["build", str(source), str(out), "--format", "w8a8"]) == 0
+    for layer in range(25):
+        spoil(out, down_proj(layer), 5)
+    capsys.readouterr()
+    assert main(["verify", str(source), str(out), "--json", "-"]) == 1
+    said = capsys.readouterr()
+    problems = json.loads(said.out)["problems"]
+    assert len(problems) >= 25
+    assert len(said.err.splitlines()) == 20 + 1
+    assert said.err.splitlines()[-1] == f"and {len(problems) - 20} more: --json FILE has them all"
 
 
 def test_verify_of_a_build(source: Path, tmp_path: Path) -> None:
