@@ -1,9 +1,7 @@
-"""A server's /metrics as a mapping, and the KV pool that it declares.
+"""The KV pool that a server declares in its /metrics.
 
-Reads the Prometheus text format with the client library's parser. Knows no log. Imported by `serving`, `sweep`.
+Reads the Prometheus text format with the client library's parser. Knows no log. Imported by `serving`.
 """
-
-from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,28 +14,12 @@ class MetricMissing(QuantkitError):
     """The server does not report a figure that it must."""
 
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
-
-
-class Metrics(Mapping[str, float]):
-    """Samples by name, added up over their labels; the labels stay at hand in `labels`."""
+class Metrics:
+    """The labels of each sample, by its name."""
 
     def __init__(self, text: str) -> None:
-        self._sums: dict[str, float] = {}
-        self.labels: dict[str, dict[str, str]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                self._sums[sample.name] = self._sums.get(sample.name, 0.0) + sample.value
-                self.labels[sample.name] = dict(sample.labels)
-
-    def __getitem__(self, name: str) -> float:
-        return self._sums[name]
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self._sums)
-
-    def __len__(self) -> int:
-        return len(self._sums)
+        families = text_string_to_metric_families(text)
+        self.labels = {sample.name: sample.labels for family in families for sample in family.samples}
 
     def label(self, sample: str, name: str) -> str:
         """One label of one sample.
