@@ -29,20 +29,10 @@ class SseParser:
             One item an event, in order; an event without data gives none.
         """
         text = self._rest + piece if self._rest else piece
-        if b"\r" in text:
-            text = _with_plain_newlines(text)
+        if b"\r" in text:  # a CR at the very end stays, for its LF may be in the next piece
+            text = text.replace(b"\r\n", b"\n")
         *events, self._rest = text.split(b"\n\n")
         return [data for event in events if (data := _data_of(event))]
-
-    @property
-    def unfinished(self) -> bytes:
-        """What was fed and belongs to no whole event yet: not empty where a stream was cut off."""
-        return self._rest.strip()
-
-
-def _with_plain_newlines(text: bytes) -> bytes:
-    """CRLF as LF; a CR at the very end stays, for its LF may be in the next piece."""
-    return text.replace(b"\r\n", b"\n")
 
 
 def _data_of(event: bytes) -> bytes:
