@@ -1,5 +1,7 @@
 """The statistics against values worked out by hand."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -17,8 +19,9 @@ def test_sign_patterns_are_all_of_them() -> None:
     assert patterns.shape == (256, 8)
     assert len(np.unique(patterns, axis=0)) == 256
     assert (patterns[0] == 1).all()
-    with pytest.raises(ValueError, match="pairs"):
-        sign_patterns(30)
+    for pairs in (0, 13):
+        with pytest.raises(ValueError, match="pairs"):
+            sign_patterns(pairs)
 
 
 def test_a_loss_in_every_pair_has_the_least_p_there_is() -> None:
@@ -36,6 +39,21 @@ def test_p_counts_the_patterns_by_hand() -> None:
     # Two pairs, one cell: t of (-1, -3) is reached by no flip but none; of (1, -3), by itself and by (-1, -3).
     assert max_t_p_values(np.array([[-1.0], [-3.0]])).tolist() == [0.25]
     assert max_t_p_values(np.array([[1.0], [-3.0]])).tolist() == [0.5]
+
+
+def test_p_is_the_share_of_patterns_whose_worst_cell_is_as_bad() -> None:
+    """Counted plainly, one pattern at a time: the cells of a pair flip together, and none is judged by itself."""
+    ratios = np.random.default_rng(5).normal(-0.5, 1.0, size=(8, 3)) * (1, 0.5, 5)
+    common = np.median((ratios**2).mean(axis=0))  # of the middle cell; it weighs as much as two further pairs
+
+    def loss(cell: int, signs: tuple[int, ...]) -> float:
+        flipped = np.array(signs) * ratios[:, cell]
+        variance = (((flipped - flipped.mean()) ** 2).sum() + 2 * common) / (7 + 2)
+        return float(-flipped.mean() / (variance / 8) ** 0.5)
+
+    worst = [max(loss(cell, signs) for cell in range(3)) for signs in product((1, -1), repeat=8)]
+    expected = [np.mean([each >= loss(cell, (1,) * 8) - 1e-9 for each in worst]) for cell in range(3)]
+    assert max_t_p_values(ratios) == pytest.approx(expected)
 
 
 def test_a_cell_without_any_difference_is_no_loss() -> None:
