@@ -39,7 +39,7 @@ def server(boot, settings):
 class Project:
     """The real sweep in a folder of its own, with a scripted server for an engine."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, conftest: str = CONFTEST) -> None:
         self.root = root
         for folder in ("support", "sweep"):
             shutil.copytree(ROOT / "tests" / folder, root / "tests" / folder)
@@ -47,7 +47,7 @@ class Project:
         config = {"vocab_size": 512, "eos_token_id": [1, 106], "pad_token_id": 0}
         (root / "source/config.json").write_text(json.dumps(config))
         plugins = [f"tests.support.{name}" for name in PLUGINS]
-        (root / "conftest.py").write_text(CONFTEST.replace("{plugins}", str(plugins)))
+        (root / "conftest.py").write_text(conftest.replace("{plugins}", str(plugins)))
         shutil.copy(ROOT / "pyproject.toml", root)
 
     def run(self, *args: str, context: int = 4096) -> tuple[int, str]:
