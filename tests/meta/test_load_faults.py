@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import ExitStack
-from math import nan
+from math import inf, nan
 
 import aiohttp
 import pytest
@@ -12,6 +12,7 @@ from tests.support.cellcheck import CellRefused, judged, problems
 from tests.support.cells import Cell
 from tests.support.load import Measured, Target, measure, read_metrics
 from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
+from tests.support.stream import Answer
 from tests.support.summary import repeat_numbers
 from tests.support.watch import (
     RUNNING,
@@ -120,15 +121,26 @@ GOOD = {
 WRONG = {
     "zero throughput": ({"tok_per_s": 0.0}, "figures"),
     "NaN throughput": ({"tok_per_s": nan}, "figures"),
+    "endless throughput": ({"tok_per_s": inf}, "figures"),
     "no steady figure": ({"steady_tok_per_s": None}, "figures"),
+    "no first token": ({"ttft_s": None}, "figures"),
+    "no further token": ({"tpot_s": None}, "figures"),
+    "prompts of another cell": ({"prefix_hit_share": 0.0101}, "prefix cache"),
     "NaN hit share": ({"prefix_hit_share": nan}, "prefix cache"),
     "hits not counted": ({"prefix_hit_share": None}, "prefix cache"),
     "waited": ({"most_waiting": 1}, "concurrency"),
+    "NaN waiting": ({"most_waiting": nan}, "concurrency"),
+    "ran fewer": ({"most_running": 0.9}, "concurrency"),
     "NaN running": ({"most_running": nan}, "concurrency"),
-    "late stamps": ({"lag_p99_s": 0.0006}, "client"),
+    "never all at once": ({"most_running": None}, "concurrency"),
+    "more tokens than the server made": ({"output_tokens": 1}, "server counts"),
+    "fewer tokens than the server made": ({"output_tokens": -1}, "server counts"),
+    "late stamps": ({"lag_p99_s": 0.000501}, "client"),
     "NaN lag": ({"lag_p99_s": nan}, "client"),
-    "busy core": ({"client_cpu_share": 0.71}, "client"),
+    "busy core": ({"client_cpu_share": 0.701}, "client"),
+    "NaN share of a core": ({"client_cpu_share": nan}, "client"),
 }
+EDGE = {"prefix_hit_share": 0.01, "lag_p99_s": 0.0005, "client_cpu_share": 0.7}
 
 
 @pytest.mark.parametrize(("change", "kind"), WRONG.values(), ids=WRONG)
@@ -139,6 +151,22 @@ def test_a_wrong_number_is_seen(change: dict[str, float], kind: str) -> None:
     assert kinds == {"answers", kind}  # no request was made, and the one change
 
 
+def test_a_number_on_the_edge_is_one() -> None:
+    counters = {"vllm:generation_tokens_total": 5.0}
+    empty = Measured(Cell(1, 4, 4), before=counters, after=counters)
+    assert {problem.kind for problem in problems(empty, {**GOOD, **EDGE})} == {"answers"}
+    uncounted = Measured(Cell(1, 4, 4))
+    assert {problem.kind for problem in problems(uncounted, GOOD)} == {"answers", "server counts"}
+
+
+def test_a_request_too_few_or_too_many_is_named() -> None:
+    good = Answer(0.0, 1.0, [0.5, 1.0], [1, 2], 4, 2, 2, "length", done=True)
+    counters = {"vllm:generation_tokens_total": 5.0}
+    for count, kinds in ((7, {"answers"}), (8, set()), (9, {"answers"})):
+        some = Measured(Cell(1, 4, 2), [good] * count, before=counters, after=counters)
+        assert {problem.kind for problem in problems(some, GOOD)} == kinds
+
+
 def test_a_client_that_is_the_bottleneck_fails_where_it_has_its_own_cores() -> None:
     found, _ = measured(Script(per_token_s=0.0002), Cell(32, 16, 64))
     numbers = repeat_numbers(found)
@@ -146,6 +174,8 @@ def test_a_client_that_is_the_bottleneck_fails_where_it_has_its_own_cores() -> N
         judged(found, numbers, shares_cores=False)
     said = judged(found, numbers, shares_cores=True)
     assert [text.split(":")[0] for text in said] == ["client"]
+    with pytest.raises(CellRefused, match="figures"):
+        judged(found, {**numbers, "ttft_s": nan}, shares_cores=True)
 
 
 def test_preempted_requests_are_named() -> None:

@@ -23,6 +23,7 @@ def test_an_event_that_was_cut_off_is_no_event() -> None:
     parser = SseParser()
     assert parser.feed(b"data: one\n\ndata: tw") == [b"one"]
     assert parser.feed(b"o\n") == []
+    assert parser.feed(b"\n") == [b"two"]
 
 
 def test_a_newline_inside_of_data_is_not_an_end() -> None:

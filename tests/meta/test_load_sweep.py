@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantkit.errors import NotACheckpoint
 from tests.support.cells import GRIDS, Cell, seed_of
 from tests.support.prompts import random_prompt, usable_ids
 from tests.support.record import Record, read_record
@@ -170,6 +171,7 @@ def test_grids_are_the_articles_and_a_smaller_one() -> None:
     assert [str(cell) for cell in article.cells][::4] == ["1x128", "8x1024", "64x8192"]
     assert {cell.output_tokens for cell in article.cells} == {512}
     assert [cell.requests for cell in article.cells[:3]] == [8, 16, 128]
+    assert [grid.repeats for grid in GRIDS.values()] == [3, 3]
     assert Cell(1, 8192, 512).infeasible_in(8704) == ""
     assert "8704 tokens" in Cell(1, 8192, 512).infeasible_in(8703)
 
@@ -192,11 +194,33 @@ def test_no_two_prompts_of_a_run_begin_alike() -> None:
     assert random_prompt(np.arange(400), 16, 7) == random_prompt(np.arange(400), 16, 7)
 
 
-def test_special_ids_are_never_drawn(tmp_path: Path) -> None:
-    config = {
-        "image_token_id": 9,
-        "text_config": {"vocab_size": 12, "eos_token_id": [1, 2], "bos_token_id": None},
-    }
+SPECIAL: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "text under a wrapper": (
+        {
+            "image_token_id": 9,
+            "text_config": {"vocab_size": 12, "eos_token_id": [1, 2], "bos_token_id": None},
+        },
+        {"added_tokens": [{"id": 5, "content": "<x>"}]},
+    ),
+    "text alone": (
+        {"vocab_size": 12, "eos_token_ids": [1, 2], "audio_token_index": 9, "pad_token_id": 5},
+        None,
+    ),
+    "no added tokens": ({"vocab_size": 12, "stop_token_ids": [1, 2, 5, 9]}, {"model": {}}),
+}
+
+
+@pytest.mark.parametrize(("config", "tokenizer"), SPECIAL.values(), ids=SPECIAL)
+def test_special_ids_are_never_drawn(
+    config: dict[str, Any], tokenizer: dict[str, Any] | None, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 5, "content": "<x>"}]}))
+    if tokenizer is not None:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert usable_ids(tmp_path).tolist() == [0, 3, 4, 6, 7, 8, 10, 11]
+
+
+def test_a_vocabulary_of_special_ids_alone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 2, "eos_token_id": [0, 1]}')
+    with pytest.raises(NotACheckpoint, match="no id that is not special"):
+        usable_ids(tmp_path)
