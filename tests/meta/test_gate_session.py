@@ -201,6 +201,7 @@ def test_regen_refuses_and_leaves_the_files(first: Project) -> None:
         ("--from", "run1"): (4, "got no --force-regen"),
     }
     for args, (expected, words) in refusals.items():
+        ("--regen-all",): (4, "expected --force-regen"),
         status, output = first.run(GOOD, *args)
         assert (status, words in output) == (expected, True), output
     status, output = first.run(GOOD, "--force-regen", "--from", "run1", ci="true")

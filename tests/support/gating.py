@@ -90,6 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS]
     if settings.gate == "ab":
         _require_rivals(settings)
+    if config.getoption("regen_all", False):
+        raise pytest.UsageError(
+            "--regen-all, got it, expected --force-regen: it overwrites and passes unseen"
+        )
     workers = hasattr(config, "workerinput") or bool(config.getoption("numprocesses", None))
     if _regenerates(config):
         try:
