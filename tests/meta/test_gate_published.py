@@ -72,7 +72,7 @@ def judged(build: str, factor: float, header: Mapping[str, Any] = HEADER) -> dic
         for cell, rate in rates.items()
     }
     baseline = published_for("mi300x", header).get(build)
-    return {each.cell: each for each in judge_build(build, tuple(seen), seen, baseline, enforced=True)}
+    return {each.cell: each for each in judge_build(build, seen, baseline, enforced=True)}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_bf16_is_compared_where_it_is_the_release_that_was_published() -> None:
 def test_what_was_not_published_is_new() -> None:
     assert published_for("cpu", HEADER) == {}
     assert "bf16qat" not in published_for("mi300x", HEADER)
-    (found,) = judge_build("bf16qat", ["1x128"], {"1x128": Seen((1.0,))}, None, enforced=True)
+    (found,) = judge_build("bf16qat", {"1x128": Seen((1.0,))}, None, enforced=True)
     assert found.verdict == "new"
 
 

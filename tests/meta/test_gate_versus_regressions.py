@@ -62,7 +62,7 @@ def stored(tmp_path: Path) -> Callable[[], list[Entry]]:
 def verdict(entries: list[Entry], now: float, **key: str) -> Verdict:
     """The gate's verdict of one cell."""
     baseline = baseline_for(entries, {**key_of(HEADER), **key})
-    (found,) = judge_build("fp8", ["8x128"], {"8x128": Seen((now,) * 3)}, baseline, enforced=True)
+    (found,) = judge_build("fp8", {"8x128": Seen((now,) * 3)}, baseline, enforced=True)
     return found
 
 

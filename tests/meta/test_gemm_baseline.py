@@ -9,11 +9,14 @@ import pytest
 from quantkit.errors import BadRecord
 from tests.support.gemm.baseline import (
     BaselineRefused,
+    RatioWorse,
+    Verdict,
     judge,
     judge_item,
     merged,
     planned,
     read_baseline,
+    require_no_worse,
     write,
 )
 from tests.support.record import Record, Row
@@ -62,6 +65,13 @@ def at(ratio: float, spread: float) -> dict[str, dict[str, float]]:
 )
 def test_verdicts(now: dict[str, Any], then: dict[str, Any] | None, verdict: str) -> None:
     assert judge(now, then).verdict == verdict
+
+
+def test_a_worse_ratio_is_a_regression_and_nothing_else_is() -> None:
+    for name in ("same", "better", "new", "not_comparable"):
+        require_no_worse(ITEM, Verdict(name, -0.5, 0.03))
+    with pytest.raises(RatioWorse, match=r"of int4-1, got -5.0%, expected within 3.0% of the baseline"):
+        require_no_worse(ITEM, judge(at(1.90, 0.00), at(2.0, 0.00)))
 
 
 def test_without_a_token_the_shapes_decide() -> None:

@@ -14,7 +14,7 @@ from tests.report.sections import Section
 from tests.report.tables import Column, Table, answered, fidelity_text, kernels
 from tests.report.words import written
 from tests.support import baseline
-from tests.support.gate import Baseline, Expected, Seen, Verdict, judge_build
+from tests.support.gate import Baseline, Expected, Seen, Verdict, judge_run
 from tests.support.record import Record, Row, footer_of
 
 FACTS = (
@@ -122,16 +122,14 @@ def verdicts(run: Run, old: Old) -> list[Verdict]:
     enforced = (
         not run.published and not old.run.published and machine is not None and not machine.advisory_speed
     )
-    found: list[Verdict] = []
-    for name in dict.fromkeys([b.name for b in run.builds] + list(old.baselines)):
-        cells = [cell for cell in run.cells.values() if cell.build == name]
-        seen = {
-            _item(c.load): Seen(tuple(r.tok_per_s for r in c.repeats) or (c.tok_per_s,), c.ratio)
-            for c in cells
-            if c.tok_per_s
-        }
-        found += judge_build(name, [_item(c.load) for c in cells], seen, old.baselines.get(name), enforced)
-    return found
+    seen: dict[str, dict[str, Seen]] = {
+        name: {} for name in [b.name for b in run.builds] + list(old.baselines)
+    }
+    for cell in run.cells.values():
+        if cell.tok_per_s:
+            repeats = tuple(r.tok_per_s for r in cell.repeats) or (cell.tok_per_s,)
+            seen[cell.build][_item(cell.load)] = Seen(repeats, cell.ratio)
+    return judge_run(seen, old.baselines, enforced)
 
 
 def with_verdicts(record: Record, found: Sequence[Verdict]) -> Record:

@@ -3,13 +3,13 @@
 Pure: figures in, verdicts out; reads no file and knows no pytest. Imported by `regen` and `gating`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from types import MappingProxyType
 
 from tests.support.stats import cv
-from tests.support.tolerance import REPORT_ONLY_CV, bounded_tolerance, padded, tolerances
+from tests.support.tolerance import REPORT_ONLY_CV, boot_deviation, bounded_tolerance, padded, tolerances
 
 VERDICTS = ("better", "same", "worse", "new", "gone", "not_comparable")
 
@@ -188,40 +188,57 @@ class Baseline:
         return {cell: bounded_tolerance(expected.cv_within) for cell, expected in self.cells.items()}
 
 
+def judge_run(
+    seen: Mapping[str, Mapping[str, Seen]], baselines: Mapping[str, Baseline], enforced: bool
+) -> list[Verdict]:
+    """Every cell of every build, those measured and those its baseline knows.
+
+    Parameters
+    ----------
+    seen
+        By build and cell, what this run measured.
+    baselines
+        By build; a build that has none is left out.
+    enforced
+        Whether verdicts can fail the run: not where the client shares the server's cores.
+    """
+    known = [
+        padded([cell.boots for cell in each.cells.values()]) for each in baselines.values() if each.cells
+    ]
+    boot_sd = float(boot_deviation(known)[0]) if known else 0.0
+    return [
+        verdict
+        for build, cells in seen.items()
+        for verdict in judge_build(build, cells, baselines.get(build), enforced, boot_sd)
+    ]
+
+
 def judge_build(
     build: str,
-    planned: Sequence[str],
     seen: Mapping[str, Seen],
     baseline: Baseline | None,
     enforced: bool,
     boot_sd: float = 0.0,
 ) -> list[Verdict]:
-    """Every cell of one build, those planned and those the baseline knows.
+    """Every cell of one build.
 
     Parameters
     ----------
-    planned
-        Cells that this run set out to measure.
-    seen
-        Cells that it did measure.
     baseline
         None where the build has no baseline at all.
-    enforced
-        Whether verdicts can fail the run: not where the client shares the server's cores.
     boot_sd
-        How boots differ on this machine, from `tolerance.boot_deviation` over all its builds.
+        How boots differ on this machine, over all its builds.
     """
     if baseline is None:
         return [Verdict(build, cell, "new", why="no baseline yet") for cell in seen]
     if baseline.published:
-        theirs = _against_each(build, planned, seen, baseline, False, boot_sd)
+        theirs = _against_each(build, seen, baseline, False, boot_sd)
         return [replace(each, why=": ".join(filter(None, (PUBLISHED, each.why)))) for each in theirs]
-    return _against_each(build, planned, seen, baseline, enforced, boot_sd)
+    return _against_each(build, seen, baseline, enforced, boot_sd)
 
 
 def _against_each(
     build: str,
-    planned: Sequence[str],
     seen: Mapping[str, Seen],
     baseline: Baseline,
     enforced: bool,
@@ -231,29 +248,13 @@ def _against_each(
         return [Verdict(build, cell, "not_comparable", enforced, why=baseline.differs) for cell in seen]
     tolerance = baseline.tolerances(boot_sd, seen)
     found = []
-    for cell in dict.fromkeys([*planned, *seen, *baseline.cells]):
+    for cell in dict.fromkeys([*seen, *baseline.cells]):
         expected, now = baseline.cells.get(cell), seen.get(cell)
         if expected and now:
             found.append(judge_cell(build, cell, now, expected, tolerance[cell], enforced))
         elif now:
             found.append(Verdict(build, cell, "new", why="not in the baseline"))
-        elif expected:
-            found.append(
-                Verdict(build, cell, "gone", enforced, why="in the baseline, not measured in this run")
-            )
+        else:
+            why = "in the baseline, not measured in this run"
+            found.append(Verdict(build, cell, "gone", enforced, why=why))
     return found
-
-
-def exit_status(failed: bool, verdicts: Sequence[Verdict], refused: bool, infrastructure: bool) -> int:
-    """The status of a run: 0; 1 a test failed; 10 regression; 11 broken precondition; 12 infrastructure.
-
-    What a person must see first wins: a wrong answer before a slow one, a measured loss before a missing
-    figure, and only what nothing else explains is worth a retry.
-    """
-    if failed:
-        return 1
-    if any(verdict.is_regression for verdict in verdicts):
-        return 10
-    if refused or any(verdict.is_gap for verdict in verdicts):
-        return 11
-    return 12 if infrastructure else 0

@@ -5,7 +5,7 @@ Joins record, baselines and gate; measures nothing and imports no suite. Runs in
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import exp
 from typing import Any
 
@@ -22,9 +22,9 @@ from tests.support.baseline import (
     read_entries,
     write_all,
 )
-from tests.support.collecting import PLANNED, RESUMED
-from tests.support.figures import CELL, cell_rows, drift, seen_cells
-from tests.support.gate import Baseline, Verdict, exit_status, judge_build
+from tests.support.collecting import RESUMED
+from tests.support.figures import cell_rows, drift, seen_cells
+from tests.support.gate import Verdict, judge_run
 from tests.support.gemm import baseline as gemm
 from tests.support.options import SETTINGS
 from tests.support.published import published_for
@@ -32,41 +32,57 @@ from tests.support.record import Key, Record, Row, read_record
 from tests.support.recording import LEDGER, ROW, suite_of
 from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
 from tests.support.settings import Settings
-from tests.support.tolerance import boot_deviation, padded
 
 # Errors by what they say of a run; everything else that fails is a failed test.
+REGRESSIONS = re.compile(r"\bRatioWorse\b")
 REFUSALS = re.compile(r"\b(CellRefused|BadRecord)\b")
 INFRASTRUCTURE = re.compile(
-    r"\b(PortInUse|ServerDied|ServerSlow|ServerLoops|ServerUnhealthy|ForeignServer)\b"
+    r"\b(PortInUse|CardTaken|DockerAbsent|ForeignServer|Server(Died|Slow|Loops|Unhealthy))\b"
 )
-LOOK = 11  # a yardstick that has changed is a broken precondition until a person has looked
 JUDGED = pytest.StashKey["Judged"]()
 REGENERATED = pytest.StashKey[set[str]]()
 
 
 class Judged:
-    """What the gate found, for the closing lines and the exit status."""
+    """What the gate found, for the closing lines and the exit status.
+
+    Attributes
+    ----------
+    look
+        Whether a yardstick has changed: a broken precondition until a person has looked.
+    """
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.lines: list[str] = []
-        self.failed = self.refused = self.infrastructure = False
-        self.look = False
+        self.failed = self.slower = self.refused = self.infrastructure = self.look = False
 
     def see(self, reason: str) -> None:
-        """Sort one failure."""
-        if REFUSALS.search(reason):
-            self.refused = True
-        elif INFRASTRUCTURE.search(reason):
+        """Sort one failure: a cell that is no number since its server died is the server's doing."""
+        if INFRASTRUCTURE.search(reason):
             self.infrastructure = True
+        elif REFUSALS.search(reason):
+            self.refused = True
+        elif REGRESSIONS.search(reason):
+            self.slower = True
         else:
             self.failed = True
 
     @property
     def status(self) -> int:
-        """The exit status of the run."""
-        found = exit_status(self.failed, self.verdicts, self.refused, self.infrastructure)
-        return found or (LOOK if self.look else 0)
+        """The run's: 0; 1 a test failed; 10 regression; 11 broken precondition; 12 infrastructure.
+
+        What a person must see first wins: a wrong answer before a slow one, a measured loss before a missing
+        figure. What a dead server leaves behind is worth a retry, cells that are gone with it among it.
+        """
+        gaps = {verdict.verdict for verdict in self.verdicts if verdict.is_gap}
+        if self.failed:
+            return 1
+        if self.slower or any(verdict.is_regression for verdict in self.verdicts):
+            return 10
+        if self.refused or self.look or gaps - ({"gone"} if self.infrastructure else set()):
+            return 11
+        return 12 if self.infrastructure else 0
 
 
 def _regenerates(config: pytest.Config) -> bool:
@@ -176,22 +192,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _judge(config: pytest.Config, settings: Settings, judged: Judged) -> None:
     ledger = config.stash[LEDGER]
-    enforced = not settings.machine.advisory_speed
     machine, public = settings.machine.name, published_for(settings.machine.name, ledger.header, ROOT)
     swept, key = cell_rows(ledger.rows.values()), key_of(ledger.header)
     baselines = {
-        build: baseline_for(read_entries(path_of(machine, build, ROOT)), key) or public.get(build)
+        build: found
         for build in swept
+        if (found := baseline_for(read_entries(path_of(machine, build, ROOT)), key) or public.get(build))
     }
-    boot_sd = _boot_sd([baseline for baseline in baselines.values() if baseline])
-    for build, rows in swept.items():
-        planned = [
-            item for suite, name, item in config.stash.get(PLANNED, []) if _is_cell(suite, name, item, build)
-        ]
-        found = judge_build(build, planned, seen_cells(rows), baselines[build], enforced, boot_sd)
-        judged.verdicts += found
-        for verdict in found:
-            ledger.write(gate_row(verdict))
+    seen = {build: seen_cells(rows) for build, rows in swept.items()}
+    judged.verdicts = judge_run(seen, baselines, not settings.machine.advisory_speed)
+    for verdict in judged.verdicts:
+        ledger.write(gate_row(verdict))
     for cell, ratio in drift(ledger.rows.values()).items():
         judged.lines.append(f"drift of bf16 over the run, {cell}: {ratio - 1:+.1%}")
 
@@ -204,17 +215,6 @@ def _judge_ab(config: pytest.Config, settings: Settings, judged: Judged) -> None
     for verdict in judged.verdicts:
         ledger.write(gate_row(verdict))
     judged.lines.append(f"compared with {settings.against} in {ab.PAIRS} interleaved pairs a cell")
-
-
-def _boot_sd(baselines: Sequence[Baseline]) -> float:
-    arrays = [
-        padded([cell.boots for cell in baseline.cells.values()]) for baseline in baselines if baseline.cells
-    ]
-    return float(boot_deviation(arrays)[0]) if arrays else 0.0
-
-
-def _is_cell(suite: str, name: str, item: str, build: str) -> bool:
-    return suite == "sweep" and name == build and CELL.fullmatch(item) is not None
 
 
 def gate_row(verdict: Verdict) -> Row:

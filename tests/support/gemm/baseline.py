@@ -32,6 +32,10 @@ class BaselineRefused(QuantkitError):
     """No baseline may be written from these runs."""
 
 
+class RatioWorse(QuantkitError):
+    """A number format gained less over bf16 than its baseline allows: a regression."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One item against its baseline; `change` is relative, of the ratio to bf16."""
@@ -102,6 +106,19 @@ def judge_item(item: str, numbers: Numbers, card: Numbers, path: Path) -> Verdic
     ]:
         return Verdict("not_comparable", why=f"other {', '.join(differs)}")
     return judge(ratios_of(numbers), given["ratios"].get(item))
+
+
+def require_no_worse(item: str, verdict: Verdict) -> None:
+    """Refuse an item that is worse than its baseline.
+
+    Raises
+    ------
+    RatioWorse
+        With how far it fell.
+    """
+    if verdict.verdict == "worse":
+        got, allowed = f"{verdict.change:+.1%}", f"within {verdict.tolerance:.1%} of the baseline"
+        raise RatioWorse(f"ratio to bf16 of {item}", got=got, expected=allowed)
 
 
 def read_baseline(path: Path) -> dict[str, Any]:
