@@ -26,12 +26,10 @@ from quantkit.kernels import (
     i32,
     nearest_int,
     rounded_to_bf16,
-    u8,
     u16,
     u32,
-    u64,
 )
-from quantkit.packing import BIAS, nibbles_to_word
+from quantkit.packing import BIAS
 
 TOLERANCE = 2.0**-7  # of the peak: half a unit of the value's and half a unit of the step's last place
 ONE_STEP = 0x3F80  # bfloat16 1.0: the step of a group of zeros
@@ -44,8 +42,9 @@ Floats = NDArray[np.float32]
 @compiled
 def _oriented(per_step: np.float32, m: np.int32, positive_peak: np.uint16) -> np.float32:
     """Levels per value, negative where the positive peak would be level +8, which int4 lacks."""
-    needs_minus = m == i32(8) and nearest_int(f32(bf16_value(positive_peak) * per_step)) == i32(8)
-    return f32(-per_step) if needs_minus else per_step
+    highest = nearest_int(f32(bf16_value(positive_peak) * per_step))
+    minus = u32(u32((m == i32(8)) & (highest == i32(8))) << u32(31))  # a branch is too often guessed wrong
+    return u32(float_bits(per_step) ^ minus).view(f32)
 
 
 @compiled
@@ -79,58 +78,73 @@ def _fit_steps(groups: Bits, per_step: Floats, steps: Bits) -> None:
 
 
 @compiled
-def _check(
-    groups: Bits, peaks: Floats, steps: Bits, fits: NDArray[np.bool_], exact: NDArray[np.uint8]
-) -> None:
-    """Whether the levels against each stored step lie in -8..7 and within the tolerance; and how many are exact.
+def _largest_residual(peak: np.float32) -> np.uint32:
+    """Bits of the tolerance; 0, which the peak itself exceeds, where it is infinity or NaN."""
+    return float_bits(f32(peak * f32(TOLERANCE))) if float_bits(peak) < u32(0x7F800000) else u32(0)
 
-    Exact: step x level, rounded to bfloat16, is the source bit by bit; zeros of either sign are equal.
+
+@compiled
+def _pack(
+    groups: Bits, peaks: Floats, steps: Bits, words: NDArray[np.int32], exact: NDArray[np.int8]
+) -> None:
+    """Levels against each stored step as words [n, 4]; how many values come back exactly, or -1 where one does not fit.
+
+    A group fits if its levels lie in -8..7 and its residuals within the tolerance. Exact: step x level, rounded to
+    bfloat16, is the source bit by bit; zeros of either sign are equal.
     """
+    nibbles = np.empty(32, u32)  # not bytes: narrowing within the loop costs more than all else of it
     for g in range(groups.shape[0]):
         step = bf16_value(steps[g])
-        rate, worst, differing = f32(f32(1.0) / step), u32(0), u32(0)
+        rate, worst, union, differing = f32(f32(1.0) / step), u32(0), u32(0), u32(0)
         for i in range(32):
             source = u32(u32(groups[g, i]) << u32(16))
             level = nearest_int(f32(source.view(f32) * rate))
+            nibble = u32(level + i32(BIAS))
+            nibbles[i] = nibble
+            union = u32(union | nibble)  # a level outside -8..7 sets a bit above the fourth
             served = f32(f32(level) * step)
-            residual = u32(float_bits(f32(source.view(f32) - served)) & u32(0x7FFFFFFF))
-            beyond = u32(u32(u32(level + i32(8)) >> u32(4)) << u32(31))
-            worst = max(worst, u32(residual | beyond))
-            other_bits = u32(u32(rounded_to_bf16(served) ^ source) >> u32(16))
-            differing = u32(differing + min(min(other_bits, u32(source << u32(1))), u32(1)))
-        finite = float_bits(peaks[g]) < u32(0x7F800000)
-        fits[g] = (worst <= float_bits(f32(peaks[g] * f32(TOLERANCE)))) & finite
-        exact[g] = u8(u32(32) - differing)
-
-
-@compiled
-def _pack(groups: Bits, steps: Bits, words: NDArray[np.int32]) -> None:
-    """Levels against the stored steps, as biased nibbles in words [n, 4]."""
-    nibbles = np.empty(32, u8)
-    eights = nibbles.view(u64)
-    for g in range(groups.shape[0]):
-        rate = f32(f32(1.0) / bf16_value(steps[g]))
-        for i in range(32):
-            nibbles[i] = u8(nearest_int(f32(bf16_value(groups[g, i]) * rate)) + i32(BIAS))
+            worst = max(worst, u32(float_bits(f32(source.view(f32) - served)) & u32(0x7FFFFFFF)))
+            other_bits = u32(
+                u32(rounded_to_bf16(served) ^ source) & u32(0x7FFF0000)
+            )  # signs agree but for zeros'
+            differing = u32(differing + min(other_bits, u32(0x10000)))
         for w in range(4):
-            words[g, w] = nibbles_to_word(eights[w])
+            word = u32(0)
+            for i in range(8):
+                word = u32(word | u32(nibbles[8 * w + i] << u32(4 * i)))
+            words[g, w] = i32(word)
+        fits = (worst <= _largest_residual(peaks[g])) & (union < u32(16))
+        exact[g] = np.int8(i32(32) - i32(differing >> u32(16))) if fits else np.int8(-1)
 
 
 @compiled
-def _search(group: Bits, peaks: Floats, exact: NDArray[np.uint8]) -> np.uint16:
-    """The step of one group [1, 32] by trying every m, coarsest first, and the neighbours of each step; or 0."""
-    step, rate, fits = np.empty(1, u16), np.empty(1, f32), np.empty(1, np.bool_)
+def _fits(group: Bits, peak: np.float32, step: np.uint16) -> bool:
+    """Whether one group [32] fits a stored step, as `_pack` has it; ends at the first value that does not."""
+    value, limit = bf16_value(step), _largest_residual(peak)
+    rate = f32(f32(1.0) / value)
+    for i in range(32):
+        source = bf16_value(group[i])
+        level = nearest_int(f32(source * rate))
+        residual = u32(float_bits(f32(source - f32(f32(level) * value))) & u32(0x7FFFFFFF))
+        if residual > limit or level < i32(-8) or level > i32(7):
+            return False
+    return True
+
+
+@compiled
+def _search(group: Bits, peak: np.float32, rate: Floats, step: Bits) -> np.uint16:
+    """The step of one group [1, 32] by trying every m, coarsest first, and the neighbours of each step; or 0.
+
+    Rate and step, of one element each, are scratch.
+    """
     positive = np.int16(0)
     for i in range(32):
         positive = max(positive, np.int16(group[0, i]))
     for m in range(1, 9):
-        rate[0] = _oriented(f32(f32(m) / peaks[0]), i32(m), u16(positive))
+        rate[0] = _oriented(f32(f32(m) / peak), i32(m), u16(positive))
         _fit_steps(group, rate, step)
-        fitted = step[0]
-        for neighbour in (fitted, u16(fitted + u16(1)), u16(fitted - u16(1))):
-            step[0] = neighbour
-            _check(group, peaks, step, fits, exact)
-            if fits[0]:
+        for neighbour in (step[0], u16(step[0] + u16(1)), u16(step[0] - u16(1))):
+            if _fits(group[0], peak, neighbour):
                 return neighbour
     return u16(0)
 
@@ -138,21 +152,22 @@ def _search(group: Bits, peaks: Floats, exact: NDArray[np.uint8]) -> np.uint16:
 @compiled
 def _recover(groups: Bits, steps: Bits, words: NDArray[np.int32]) -> tuple[int, int, int]:
     """Fill steps (0 where off the grid) and words of groups [n, 32]; the counts of a Tally."""
-    peaks, rates = np.empty(STRIP, f32), np.empty(STRIP, f32)
-    fits, exact = np.empty(STRIP, np.bool_), np.empty(STRIP, u8)
+    peaks, rates, exact = np.empty(STRIP, f32), np.empty(STRIP, f32), np.empty(STRIP, np.int8)
     off_grid, negative, identical = 0, 0, 0
     for first in range(0, groups.shape[0], STRIP):
         strip, strip_steps = groups[first : first + STRIP], steps[first : first + STRIP]
+        strip_words = words[first : first + STRIP]
         _guess(strip, peaks, rates)
         _fit_steps(strip, rates, strip_steps)
-        _check(strip, peaks, strip_steps, fits, exact)
+        _pack(strip, peaks, strip_steps, strip_words, exact)
         for g in range(strip.shape[0]):
-            if not fits[g]:
-                strip_steps[g] = _search(strip[g : g + 1], peaks[g : g + 1], exact[g : g + 1])
+            if exact[g] < 0:
+                one = slice(g, g + 1)
+                strip_steps[g] = _search(strip[one], peaks[g], rates[one], strip_steps[one])
+                _pack(strip[one], peaks[one], strip_steps[one], strip_words[one], exact[one])
                 off_grid += strip_steps[g] == 0
             negative += strip_steps[g] >= u16(0x8000)
-            identical += exact[g]
-        _pack(strip, strip_steps, words[first : first + STRIP])
+            identical += max(exact[g], np.int8(0))
     return off_grid, negative, identical
 
 
