@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tests.support.engines import (
     ForeignServer,
@@ -22,6 +22,7 @@ from tests.support.engines import (
 
 POLL_S = 0.1
 STARTED = "Application startup complete"
+DIES_S = 10.0  # vLLM's API server looks every 5 s whether its engine still lives, and then ends
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _first_token(server: Running, patience: Patience) -> None:
     usage = made.get("usage") if isinstance(made, dict) else None
     if answer.status == 200 and isinstance(usage, dict) and usage.get("completion_tokens") == 1:
         return
-    _see_whether_it_died(server)
+    see_whether_it_died(server)
     raise NoFirstToken(
         f"first token of server {server.launch.name}",
         got=f"{answer.status}: {answer.body[:200]!r}",
@@ -126,8 +127,29 @@ def _first_token(server: Running, patience: Patience) -> None:
     )
 
 
-def _see_whether_it_died(server: Running, seconds: float = 1.5) -> None:
+class Alive(Protocol):
+    """A server that can be asked whether its process lives."""
+
+    @property
+    def base_url(self) -> str:
+        """Its root."""
+
+    def alive(self) -> None:
+        """Raise where it does not."""
+
+
+def see_whether_it_died(server: Alive, seconds: float = DIES_S) -> None:
+    """Return where a server is healthy, or still not dead after so many seconds.
+
+    Of a server that dies an answer breaks first; that its process is gone can be seen only later.
+
+    Raises
+    ------
+    ServerDied
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         server.alive()
+        if ask(f"{server.base_url}/health").status == 200:
+            return
         time.sleep(POLL_S)

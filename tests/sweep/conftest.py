@@ -20,7 +20,7 @@ from tests.support.cells import GRIDS, Cell, seed_of
 from tests.support.load import Prompt, Target, measure
 from tests.support.options import SETTINGS
 from tests.support.prompts import random_prompt, usable_ids
-from tests.support.readiness import ask
+from tests.support.readiness import ask, see_whether_it_died
 from tests.support.recording import infeasible
 from tests.support.serving import Server
 from tests.support.settings import Settings
@@ -100,7 +100,7 @@ def measure_cell(settings: Settings, run_dir: Path, nonce: str) -> Measure:
         keep_requests(
             run_dir / "requests" / str(server.boot) / f"{cell}-{repeat}.jsonl", request_rows(measured)
         )
-        server.alive()
+        see_whether_it_died(server)
         numbers = repeat_numbers(measured)
         return {**numbers, "advisory": judged(measured, numbers, settings.machine.advisory_speed)}
 

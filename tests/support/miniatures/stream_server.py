@@ -145,7 +145,7 @@ class Truth:
 
 
 class StreamServer:
-    """The server of a script, up while the context is open.
+    """The server of a script, up while the context is open; on a free port where none is named.
 
     Attributes
     ----------
@@ -155,8 +155,10 @@ class StreamServer:
         The most requests that were ever answered at once.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, port: int = 0, model: str = MODEL) -> None:
         self.script = script
+        self.port = port
+        self.model = model
         self.truths: list[Truth] = []
         self.counts = dict.fromkeys(("prompt", "generation", "hits", "running", "waiting"), 0)
         self.most_running = 0
@@ -190,6 +192,7 @@ class StreamServer:
     def _app(self) -> web.Application:
         app = web.Application()
         app.router.add_post("/v1/completions", self._answer)
+        app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/models", self._models)
         return app
@@ -198,13 +201,16 @@ class StreamServer:
         slots = self.script.slots or 10**6
         self._slots = asyncio.Semaphore(slots)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", self.port)
         await site.start()
         host, port = runner.addresses[0][:2]
         self.base_url = f"http://{host}:{port}"
 
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
     async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": MODEL, "max_model_len": self.script.context_tokens}]})
+        return web.json_response({"data": [{"id": self.model, "max_model_len": self.script.context_tokens}]})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         count = self.counts
