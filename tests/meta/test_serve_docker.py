@@ -1,5 +1,6 @@
 """The docker engine for real: our own dockerd, a digest from our own registry, a miniature and vLLM inside."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from tests.support.docker_host import ROOT, DockerHost, bound_folders, docker_ho
 from tests.support.engines import Launch, ServerDied
 from tests.support.probes import FOLDER, KINDS, read_probes
 from tests.support.readiness import Patience
+from tests.support.reaping import SHARED_MEMORY
 from tests.support.serving import ENGINE_ARGS, ENGINE_ENV, VLLM_ARGS, Server, serve
 from tests.support.settings import Boot
 
@@ -48,6 +50,13 @@ OWNER_SCRIPT = textwrap.dedent("""
     print(running.container.id, flush=True)
     time.sleep(600)
 """)
+SHARING = """
+from multiprocessing.shared_memory import SharedMemory
+import time
+memory = SharedMemory(create=True, size=4096)
+print(memory.name, flush=True)
+time.sleep(600)
+"""
 
 
 def launch(folder: Path) -> Launch:
@@ -152,6 +161,21 @@ def test_killed_run_is_reaped(host: DockerHost, image: str, engine: MakeEngine, 
     assert [found.id for found in host.client.containers.list()] == [container]
     assert len(next_run.reap_orphans()) == 1
     assert host.client.containers.list(all=True) == []
+
+
+def test_host_memory_of_a_dead_run_is_removed(host: DockerHost, image: str, engine: MakeEngine) -> None:
+    """A container in this host's namespace of shared memory, as a card of AMD has, leaves none when killed."""
+    made = host.client.containers.create(
+        image, entrypoint=[sys.executable, "-c", SHARING], environment=INSIDE, ipc_mode="host",
+        labels={OWNER: f"{os.getpid()}-0"}, tmpfs={"/tmp": ""},
+        volumes={path: {"bind": path, "mode": "ro"} for path in bound_folders()},
+    )  # fmt: skip
+    made.start()
+    with closing(made.logs(stream=True, follow=True)) as said:
+        segment = SHARED_MEMORY / next(said).decode().strip()
+    assert segment.exists()
+    assert engine("none").reap_orphans() == [f"container {made.name}"]
+    assert not segment.exists()
 
 
 @pytest.mark.slow

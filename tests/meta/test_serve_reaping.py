@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from tests.support.engines import Launch
 from tests.support.process_engine import ProcessEngine, clean_environment
 from tests.support.reaping import (
+    MEMORY,
     SESSION,
     SHARED_MEMORY,
     end,
@@ -76,12 +77,17 @@ def stubborn(folder: Path) -> Launch:
     return Launch("x", folder, "x", folder / "boot.log")
 
 
-def wait_up(log: Path, lines: int = 2) -> None:
-    """Until both processes have said that they are up."""
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Until something holds."""
     deadline = time.monotonic() + 60
-    while not (log.exists() and log.read_text().count("up ") >= lines):
-        assert time.monotonic() <= deadline, log.read_text() if log.exists() else "no log"
+    while not holds():
+        assert time.monotonic() <= deadline
         time.sleep(0.05)
+
+
+def wait_up(log: Path) -> None:
+    """Until both processes have said that they are up."""
+    wait_for(lambda: log.exists() and log.read_text().count("up ") >= 2)
 
 
 @pytest.fixture
@@ -126,7 +132,7 @@ def test_stop_ends_a_stubborn_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
     running.stop()
     assert wait_gone(members, 0) == []
     assert not scratch.exists()
-    assert not [segment for segment in memory if segment.exists()]
+    assert not [segment for segment in memory if segment.is_there]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
@@ -139,7 +145,7 @@ def test_death_of_the_owner(owner: "subprocess.Popen[str]", how: signal.Signals)
     owner.wait()
     assert wait_gone(members, 20) == []
     assert not scratch.exists()
-    assert not [segment for segment in memory if segment.exists()]
+    assert not [segment for segment in memory if segment.is_there]
 
 
 def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
@@ -161,7 +167,34 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
     assert set(left) <= set(reap_orphans())
     assert wait_gone(members, 0) == []
     assert not scratch.exists()
-    assert not [segment for segment in memory if segment.exists()]
+    assert not [segment for segment in memory if segment.is_there]
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["but the guardian", "with the guardian"])
+def test_memory_of_processes_that_are_killed_together(
+    owner: "subprocess.Popen[str]", tmp_path: Path, guarded: bool
+) -> None:
+    """Nobody lives whose memory could be asked for: what was noted is removed, and what has its name now is not."""
+    guardian = guardian_of(owner)
+    members, scratch = session_members(guardian), scratch_of(guardian)
+    memory, note = shared_memory(members), scratch / MEMORY
+    assert memory
+    wait_for(lambda: note.exists() and all(str(segment.path) in note.read_text() for segment in memory))
+    other = SHARED_MEMORY / f"other-{os.getpid()}"
+    other.touch()
+    with note.open("a") as file:
+        file.write(f"00:00 1 {other}\n")
+    together = [pid for pid in members if pid != guardian] if guarded else [guardian, *members, owner.pid]
+    for pid in together:
+        os.kill(pid, signal.SIGSTOP)
+    kill(together)
+    if not guarded:
+        assert all(segment.is_there for segment in memory)
+        reap_orphans()
+    wait_for(lambda: not scratch.exists())
+    assert not [segment for segment in memory if segment.is_there]
+    assert other.exists()
+    other.unlink()
 
 
 def test_memory_made_during_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +235,24 @@ def test_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
     kill([first])
     assert wait_gone(members, 10) == []
     running.stop()
+
+
+def test_a_folder_of_another_or_half_made_stops_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Temporary files are everybody's: only this user's own, of our names, are looked into."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    half, named = tmp_path / "quantkit-1-0-0a0a0a0a", tmp_path / "quantkit-a-b-c"
+    half.mkdir()
+    named.mkdir()
+    (half / SESSION).touch()
+    (half / MEMORY).write_text("00:1b 7")
+    assert scratch_folders() == {half: "1-0"}
+    with monkeypatch.context() as another:
+        another.setattr("os.getuid", lambda: -1)
+        assert scratch_folders() == {}
+    assert reap_orphans() == []
+    assert list(tmp_path.iterdir()) == [named]
 
 
 def test_a_pid_that_is_used_again_is_another_owner() -> None:

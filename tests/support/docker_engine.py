@@ -19,7 +19,7 @@ from docker.types import DeviceRequest
 from tests.support.engines import Engine, EngineError, Launch, PortInUse, Running, ServerDied
 from tests.support.host import TMPFS, nodes
 from tests.support.process_engine import ENVIRONMENT, HOST, free_port, require_free
-from tests.support.reaping import owner_label, owner_lives
+from tests.support.reaping import owner_label, owner_lives, shared_memory
 
 PINNED = re.compile(r"^[^@\s]+@sha256:[0-9a-f]{64}$")
 OWNER, RUN = "quantkit.owner", "quantkit.run"
@@ -153,25 +153,37 @@ class Container(Running):
         return {"HostIp": HOST, "HostPort": str(self.port)} in published
 
     def pids(self) -> tuple[int, ...]:
-        try:
-            table = self.container.top()
-        except APIError:
-            return ()
-        column = table["Titles"].index("PID")
-        return tuple(int(line[column]) for line in table["Processes"])
+        return host_pids(self.container)
 
     def stop(self) -> None:
         remove(self.container)
         self.follower.join(5)
 
 
+def host_pids(container: SdkContainer) -> tuple[int, ...]:
+    """Pids on this host of what runs in a container; none where it has ended."""
+    try:
+        table = container.top()
+    except APIError:
+        return ()
+    column = table["Titles"].index("PID")
+    return tuple(int(line[column]) for line in table["Processes"])
+
+
 def remove(container: SdkContainer, grace_s: int = STOP_S) -> None:
-    """Stop a container, kill it after the grace, and remove it; it may be gone already."""
+    """Stop a container, kill it after the grace, and remove it with what it leaves in this host's shared memory.
+
+    It may be gone already.
+    """
+    memory = shared_memory(host_pids(container))
     try:
         container.stop(timeout=grace_s)
         container.remove(force=True, v=True)
     except NotFound:
         return
+    finally:
+        for segment in memory:
+            segment.remove()
 
 
 class DockerEngine(Engine):

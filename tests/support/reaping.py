@@ -5,18 +5,22 @@ alone; knows no vllm, no docker, no pytest. Imported by the guardian and the eng
 """
 
 import os
+import re
 import secrets
 import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 SCRATCH = "quantkit-"
-SESSION = "session"
+SESSION, MEMORY = "session", "memory"  # files in a scratch folder
+OURS = re.compile(rf"{SCRATCH}(?P<owner>\d+-\d+)-[0-9a-f]{{8}}")
+NOTED = re.compile(r"^(?P<identity>\S+ \d+) (?P<path>/.+)$", re.MULTILINE)
 
 
 def _stat(pid: int) -> list[str]:
@@ -66,22 +70,71 @@ def new_scratch() -> Path:
 
 
 def scratch_folders() -> dict[Path, str]:
-    """The scratch folders that are there, and the owner of each."""
-    found = Path(tempfile.gettempdir()).glob(f"{SCRATCH}*-*-*")
-    return {folder: folder.name.removeprefix(SCRATCH).rpartition("-")[0] for folder in found}
+    """This user's scratch folders that are there, and the owner of each."""
+    found: dict[Path, str] = {}
+    with os.scandir(tempfile.gettempdir()) as entries:
+        for entry in entries:
+            ours = OURS.fullmatch(entry.name)
+            if ours and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                found[Path(entry.path)] = ours["owner"]
+    return found
 
 
-def shared_memory(pids: Iterable[int]) -> set[Path]:
+@dataclass(frozen=True)
+class Segment:
+    """A file under /dev/shm. Another's may get its name: only device and inode say that it is still the same.
+
+    Attributes
+    ----------
+    identity
+        Device and inode, as /proc/PID/maps writes them.
+    """
+
+    path: Path
+    identity: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not been removed, here."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return False
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        return self.identity == f"{device} {status.st_ino}"
+
+    def remove(self) -> None:
+        """Remove it where it is still there."""
+        if self.is_there:
+            self.path.unlink(missing_ok=True)
+
+
+def shared_memory(pids: Iterable[int]) -> set[Segment]:
     """Segments under /dev/shm that these processes have mapped."""
-    found: set[Path] = set()
+    found: set[Segment] = set()
     for pid in pids:
         try:
             maps = (PROC / str(pid) / "maps").read_text()
         except OSError:
             continue
-        lines = (line.split(maxsplit=5) for line in maps.splitlines() if str(SHARED_MEMORY) in line)
-        found |= {Path(fields[5]) for fields in lines}
-    return {path for path in found if path.exists()}
+        lines = (line.split(maxsplit=5) for line in maps.splitlines() if f" {SHARED_MEMORY}/" in line)
+        found |= {Segment(Path(fields[5]), f"{fields[3]} {fields[4]}") for fields in lines}
+    return {segment for segment in found if segment.is_there}
+
+
+def note_memory(scratch: Path, pids: Iterable[int]) -> None:
+    """Note the segments that a server's processes have, for whoever comes when all of them have been killed."""
+    lines = [f"{segment.identity} {segment.path}\n" for segment in shared_memory(pids)]
+    with (scratch / MEMORY).open("a") as file:
+        file.write("".join(lines))
+
+
+def forget(scratch: Path) -> None:
+    """Remove what a server that has ended left: segments that were noted, and its scratch folder."""
+    note = scratch / MEMORY
+    for noted in NOTED.finditer(note.read_text() if note.exists() else ""):
+        Segment(Path(noted["path"]), noted["identity"]).remove()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def wait_gone(pids: Iterable[int], seconds: float) -> list[int]:
@@ -116,7 +169,7 @@ def end(pids: Iterable[int], grace_s: float = 0) -> None:
     segments |= shared_memory(left)
     kill(left)
     for segment in segments:
-        segment.unlink(missing_ok=True)
+        segment.remove()
 
 
 def reap_orphans() -> list[int]:
@@ -126,8 +179,9 @@ def reap_orphans() -> list[int]:
         if owner_lives(label):
             continue
         session = folder / SESSION
-        left = session_members(int(session.read_text())) if session.exists() else []
+        number = session.read_text() if session.exists() else ""
+        left = session_members(int(number)) if number else []  # empty: the guardian was killed as it wrote
         end(left)
         ended += left
-        shutil.rmtree(folder, ignore_errors=True)
+        forget(folder)
     return ended
