@@ -1,9 +1,13 @@
 """Every build is launched alike, what the user adds reaches the engine, and one run at a time has the card."""
 
 import json
+import os
 import shutil
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -112,3 +116,23 @@ def test_one_run_a_card() -> None:
         pass
     with one_run("a-card-of-this-test", seconds=0.1):
         pass
+
+
+def as_nobody() -> str:
+    """What another user, whose temporary files lie elsewhere, gets when asking for the card."""
+    os.environ["TMPDIR"] = "/var/tmp"
+    os.setuid(65534)
+    try:
+        with one_run("a-card-of-everybody", seconds=0.1):
+            return "the card"
+    except (CardTaken, OSError) as wrong:
+        return type(wrong).__name__
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user too")
+def test_one_run_a_card_whoever_runs() -> None:
+    """All users of a machine share its locks."""
+    for wanted in ("CardTaken", "the card"):
+        held = one_run("a-card-of-everybody") if wanted == "CardTaken" else nullcontext()
+        with held, ProcessPoolExecutor(1, get_context("fork")) as another:
+            assert another.submit(as_nobody).result() == wanted

@@ -18,6 +18,7 @@ from pathlib import Path
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 SCRATCH = "quantkit-"
+LOCKS = Path("/tmp") / f"{SCRATCH}locks"
 SESSION, MEMORY = "session", "memory"  # files in a scratch folder
 OURS = re.compile(rf"{SCRATCH}(?P<owner>\d+-\d+)-[0-9a-f]{{8}}")
 NOTED = re.compile(r"^(?P<identity>\S+ \d+) (?P<path>/.+)$", re.MULTILINE)
@@ -56,10 +57,11 @@ def owner_lives(label: str) -> bool:
 
 
 def lock_folder() -> Path:
-    """Folder of the locks that runs on this machine share."""
-    folder = Path(tempfile.gettempdir()) / f"{SCRATCH}locks"
-    folder.mkdir(exist_ok=True)
-    return folder
+    """Folder of the locks that all runs on this machine share, whoever's they are and whatever their TMPDIR is."""
+    if not LOCKS.exists():
+        LOCKS.mkdir(exist_ok=True)
+        LOCKS.chmod(0o777)
+    return LOCKS
 
 
 def new_scratch() -> Path:

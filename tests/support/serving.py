@@ -189,7 +189,7 @@ def one_run(card: str, seconds: float = LOCK_S) -> Iterator[None]:
     CardTaken
         Where another run does not let go of it in so many seconds.
     """
-    lock = FileLock(lock_folder() / f"{card}.lock", timeout=seconds)
+    lock = FileLock(lock_folder() / f"{card}.lock", timeout=seconds, mode=0o666)
     try:
         lock.acquire()
     except Timeout:
