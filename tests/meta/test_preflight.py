@@ -127,6 +127,9 @@ class FakeHost(Host):
     def image_here(self) -> bool:
         return self.facts.image_here
 
+    def store(self) -> Path:
+        return Path("/store")
+
     def gate(self) -> Gate:
         assert self.facts.gate is not None, "asked an image that is not there"
         return self.facts.gate
@@ -154,6 +157,8 @@ HUB = HubSource("google/x", "main", Path("/nowhere"))
         (FakeHost(hub=HubUnreachable("download of google/x")), (HUB,), ["source"]),
         (FakeHost(replace(READY, docker_error="no daemon", gate=None)), (), ["docker"]),
         (FakeHost(replace(READY, image_here=False, gate=None)), (), ["image"]),
+        (FakeHost(replace(READY, image_here=False, gate=None), free=59 * GIB), (), ["disk", "image"]),
+        (FakeHost(free=59 * GIB), (), []),  # the image is there, and needs no room
     ],
 )
 def test_the_facts_of_a_host_reach_the_checks(

@@ -16,9 +16,10 @@ from quantkit.machines import Machine, machine_named
 from tests.support import host, hub
 from tests.support.host import Host, Wanted, facts_of
 from tests.support.hub import look_up
-from tests.support.preflight import GIB, Card, faults
+from tests.support.preflight import GIB, Card, Space, faults
 from tests.support.source import HubSource, HubUnreachable
 
+ROOT = Path(__file__).parents[2]
 MACHINE = replace(machine_named("mi300x"), devices=(), arch="cpu", kernels={"int8": "Kernel"})
 SILENT = "exec /bin/sleep 600"
 GATE = {"transformers": True, "vllm": True, "archs": ["cpu"], "cards": [], "kernels": ["Kernel"]}
@@ -71,6 +72,18 @@ def test_an_image_that_is_not_here_is_not_asked(commands: Commands) -> None:
     image = MACHINE.image[:-4] + "0000"
     assert told(replace(MACHINE, image=image)) == [("image", f"{image} is not on this host", False)]
     assert "run" not in (folder / "calls").read_text()
+
+
+def test_an_image_that_is_not_here_needs_room_where_docker_keeps_images(
+    commands: Commands,
+) -> None:
+    commands(
+        docker=DOCKER.replace('"image inspect") ', '"info "*) echo /proc ;;\n"image inspect") false && ')
+    )
+    checkpoints, image = facts_of(HOST, Wanted(Path("/"), 0, 0)).spaces
+    assert checkpoints.purpose == "checkpoints"
+    assert image == Space("image", "/proc", 0, host.IMAGE_BYTES)
+    assert f"image_gib={host.IMAGE_BYTES // GIB} " in (ROOT / "scripts/droplet").read_text()
 
 
 def test_an_image_is_not_asked_where_a_device_is_known_to_lack(commands: Commands, tmp_path: Path) -> None:

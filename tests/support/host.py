@@ -34,6 +34,7 @@ ADVICE = ("Run 'docker ", "See 'docker ")
 ASKED_S, GATE_S = 8.0, 35.0
 NVIDIA_MEMORY = ("nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
 FREE_FOR_RUNS_BYTES = 2 * GIB  # logs, records and containers' own layers
+IMAGE_BYTES = 60 * GIB  # assumed of an image that is not here yet, as scripts/droplet does
 
 
 def said(command: Iterable[str]) -> list[str]:
@@ -158,6 +159,10 @@ class Host:
         """Whether the image is on this host, under its digest."""
         return bool(said(["docker", "image", "inspect", "--format", "{{.Id}}", self.image]))
 
+    def store(self) -> Path:
+        """The folder that docker keeps its images in."""
+        return Path((said(["docker", "info", "--format", "{{.DockerRootDir}}"]) or ["/var/lib/docker"])[0])
+
     def gate(self) -> Gate:
         """Run the script of `inside` in the image, with the card's devices, and read what it says."""
         name = f"quantkit-gate-{os.getpid()}"
@@ -226,10 +231,17 @@ def _size(host: Host, source: HubSource) -> int | QuantkitError:
 def _docker(host: Host, devices: Iterable[Device]) -> dict[str, Any]:
     """What needs docker; an image is asked where it is here, and not where a device that it needs is known to lack."""
     error = host.docker_error()
-    image_here = not error and "@sha256:" in host.image and host.image_here()
+    wanted = not error and "@sha256:" in host.image
+    image_here = wanted and host.image_here()
     whole = all(device.gid is not None for device in devices)
     gate = host.gate() if image_here and whole else None
-    return {"docker_error": error, "image_here": image_here, "gate": gate}
+    spaces = [_image_space(host)] if wanted and not image_here else []
+    return {"docker_error": error, "image_here": image_here, "gate": gate, "spaces": spaces}
+
+
+def _image_space(host: Host) -> Space:
+    store = host.store()
+    return Space("image", str(store), host.free_bytes(store), IMAGE_BYTES)
 
 
 def facts_of(host: Host, wanted: Wanted) -> Facts:
@@ -240,12 +252,14 @@ def facts_of(host: Host, wanted: Wanted) -> Facts:
         firmware, cards = pool.submit(host.firmware), pool.submit(host.cards)
         sizes = list(pool.map(partial(_size, host), wanted.downloads))
     errors = [size for size in sizes if isinstance(size, QuantkitError)]
+    checkpoints = _space(host, wanted, [size for size in sizes if isinstance(size, int)])
+    asked = docker.result()
     return Facts(
         devices=devices,
         archs=tuple(host.archs()),
         firmware=tuple(firmware.result()),
-        spaces=(_space(host, wanted, [size for size in sizes if isinstance(size, int)]),),
+        spaces=(checkpoints, *asked.pop("spaces")),
         cards=tuple(cards.result()),
         source_errors={str(why): isinstance(why, HubUnreachable) for why in errors},
-        **docker.result(),
+        **asked,
     )

@@ -148,7 +148,8 @@ def check_disk(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
         if not space.free_bytes >= space.needed_bytes:
             free, needed = space.free_bytes / GIB, space.needed_bytes / GIB
             wrong = f"{free:.1f} GiB free in {space.folder} for the {space.purpose}, {needed:.1f} needed"
-            yield Fault("disk", wrong, "free some, or name another folder with --checkpoints")
+            other = ", or name another folder with --checkpoints" if space.purpose == "checkpoints" else ""
+            yield Fault("disk", wrong, f"free some{other}")
 
 
 def check_memory(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
