@@ -45,6 +45,12 @@ def test_slow(capfd):
             print(f"[line {number}]", flush=True)
             time.sleep(0.5)
 """
+BREAKS = """#!/bin/bash
+case "$*" in *"tar -C"*)
+  [ -e {once} ] || {{ touch {once}; {ssh} "$@" | head -c 700; exit 255; }} ;;
+esac
+exec {ssh} "$@"
+"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,10 +99,10 @@ def start(clone: Path, server: loopback_ssh.Server) -> Iterator[Start]:
     """Starts the script in the clone, and ends what a failed test left running."""
     started = []
 
-    def launch(*args: str) -> "subprocess.Popen[str]":
+    def launch(*args: str, ssh: str = server.command) -> "subprocess.Popen[str]":
         env = {
             **os.environ,
-            "QUANTKIT_SSH": server.command,
+            "QUANTKIT_SSH": ssh,
             "QUANTKIT_REMOTE": str(clone.parent / "there"),
             "QUANTKIT_WAIT_S": "0.3",
             "HF_TOKEN": TOKEN,
@@ -188,6 +194,20 @@ def test_a_run_that_ended_meanwhile_is_brought_home_and_then_resumed(clone: Path
     assert "== starting the run made-up" in output
     assert (clone / "runs/made-up/record.jsonl").read_text() == "True again"
     assert len(list((clone / "runs/made-up").glob("console*.log"))) == 2
+
+
+def test_a_record_whose_copy_breaks_off_is_brought_home_whole(
+    clone: Path, server: loopback_ssh.Server, start: Start, tmp_path: Path
+) -> None:
+    """The first copy ends in the middle, as with a connection that is lost."""
+    breaks = tmp_path / "ssh-that-breaks"
+    breaks.write_text(BREAKS.format(ssh=server.command, once=tmp_path / "broken"))
+    breaks.chmod(0o755)
+    status, output = ended(start("--note", "whole", ssh=str(breaks)))
+    assert status == 0, output
+    assert "== the copy broke off, trying again" in output
+    assert (clone / "runs/made-up/record.jsonl").read_text() == "True whole"
+    assert numbers((clone / "runs/made-up/console.log").read_text()) == list(range(12))
 
 
 def test_a_run_that_dies_without_a_status_is_not_waited_for(clone: Path, start: Start) -> None:
