@@ -40,10 +40,10 @@ Floats = NDArray[np.float32]
 
 
 @compiled
-def _oriented(per_step: np.float32, m: np.int32, positive_peak: np.uint16) -> np.float32:
+def _oriented(per_step: np.float32, positive_peak: np.uint16) -> np.float32:
     """Levels per value, negative where the positive peak would be level +8, which int4 lacks."""
     highest = nearest_int(f32(bf16_value(positive_peak) * per_step))
-    minus = u32(u32((m == i32(8)) & (highest == i32(8))) << u32(31))  # a branch is too often guessed wrong
+    minus = u32(u32(highest == i32(8)) << u32(31))  # a branch is too often guessed wrong
     return u32(float_bits(per_step) ^ minus).view(f32)
 
 
@@ -61,7 +61,7 @@ def _guess(groups: Bits, peaks: Floats, per_step: Floats) -> None:
         peak = bf16_value(top)
         m = nearest_int(f32(peak / bf16_value(u16(low + u16(1)))))
         peaks[g] = peak
-        per_step[g] = _oriented(f32(f32(m) / peak), m, u16(positive)) if top > 0 else f32(0.0)
+        per_step[g] = _oriented(f32(f32(m) / peak), u16(positive)) if top > 0 else f32(0.0)
 
 
 @compiled
@@ -126,7 +126,7 @@ def _fits(group: Bits, peak: np.float32, step: np.uint16) -> bool:
         source = bf16_value(group[i])
         level = nearest_int(f32(source * rate))
         residual = u32(float_bits(f32(source - f32(f32(level) * value))) & u32(0x7FFFFFFF))
-        if residual > limit or level < i32(-8) or level > i32(7):
+        if residual > limit or level > i32(7):  # below -8 lies more than the peak
             return False
     return True
 
@@ -141,7 +141,7 @@ def _search(group: Bits, peak: np.float32, rate: Floats, step: Bits) -> np.uint1
     for i in range(32):
         positive = max(positive, np.int16(group[0, i]))
     for m in range(1, 9):
-        rate[0] = _oriented(f32(f32(m) / peak), i32(m), u16(positive))
+        rate[0] = _oriented(f32(f32(m) / peak), u16(positive))
         _fit_steps(group, rate, step)
         for neighbour in (step[0], u16(step[0] + u16(1)), u16(step[0] - u16(1))):
             if _fits(group[0], peak, neighbour):

@@ -52,7 +52,7 @@ def test_golden_groups(values: list[float], step: float, levels: list[int]) -> N
 @pytest.mark.parametrize("values", [row[1] for row in OFF_GRID], ids=[row[0] for row in OFF_GRID])
 def test_off_the_grid(values: list[float]) -> None:
     assert groups_to_steps(padded(values)).tolist() == [0]
-    assert encode(padded(values))[2].off_grid == 1
+    assert encode(padded(values))[2] == Tally(off_grid=1, negative_steps=0, bit_identical=0)
 
 
 @pytest.mark.parametrize("step_sign", [1, -1])
