@@ -15,6 +15,7 @@ from quantkit.model import Inventory, Role, Tensor
 
 LM_HEAD = "lm_head"
 EMBEDDING = "embed_tokens"
+ENGINE_PREFIX, CHECKPOINT_PREFIX = "model.", "model.language_model."
 ROW_SCHEMES = {scheme.code_dtype: scheme for scheme in (FP8, FP8FNUZ, INT8)}
 SCALE_DTYPES = ("BF16", "F16", "F32")
 
@@ -32,7 +33,7 @@ class Module:
     scheme
         None where it is dense, or absent.
     present
-        False where no tensor of it is there.
+        False where no tensor of it is there, or codes beside a scale are of a dtype that says nothing.
     group
         Values of a row that share a scale, by the shape of the scales; a whole row where that says nothing.
     """
@@ -54,7 +55,8 @@ def _scheme(name: str, entries: Mapping[str, Entry]) -> tuple[Scheme | None, boo
         return ROW_SCHEMES[dense.dtype], True
     if f"{name}.weight_packed" in entries:
         return INT4, True
-    return None, dense is not None
+    as_its_like = dense is not None and dense.dtype != "BF16" and f"{name}.weight_scale" in entries
+    return None, dense is not None and not as_its_like
 
 
 def _module(name: str, source: Tensor, entries: Mapping[str, Entry]) -> Module:
@@ -72,6 +74,19 @@ def _most_common(modules: list[Module]) -> Scheme | None:
     counts = Counter(module.scheme for module in modules if module.present)
     counts.pop(None, None)
     return counts.most_common(1)[0][0] if counts else None
+
+
+def has_engine_names(entries: Mapping[str, Entry]) -> bool:
+    """Whether tensors are called as an engine calls them, as in exports of the text model alone."""
+    layers = any(name.startswith(f"{ENGINE_PREFIX}layers.") for name in entries)
+    return layers and not any(name.startswith(CHECKPOINT_PREFIX) for name in entries)
+
+
+def under_source_names(implied: Inventory, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Entries that have an engine's names under those of the source; each keeps its own inside."""
+    text = (name for name in entries if name.startswith(ENGINE_PREFIX) and not implied.drops(name))
+    longer = {name: CHECKPOINT_PREFIX + name.removeprefix(ENGINE_PREFIX) for name in text}
+    return {longer.get(name, name): entry for name, entry in entries.items()}
 
 
 @dataclass(frozen=True)
@@ -95,8 +110,8 @@ class AsFound:
         return tuple(module for module in self.modules if module.source.role is role)
 
 
-def as_found(implied: Inventory, entries: Mapping[str, Entry]) -> AsFound:
-    """Recognize the modules and the build from the headers."""
+def as_found(implied: Inventory, entries: Mapping[str, Entry], foreign: bool) -> AsFound:
+    """Recognize the modules and the build from the headers; others may untie a head that is dense."""
     linears = [_module(t.module, t, entries) for t in implied.of(Role.LINEAR)]
     tables = [_module(t.module, t, entries) for t in implied.of(Role.TABLE)]
     scheme = _most_common(linears)
@@ -105,10 +120,11 @@ def as_found(implied: Inventory, entries: Mapping[str, Entry]) -> AsFound:
     record = next((f for f in FORMATS.values() if f.linears == scheme and f.tables & there == packed), None)
     found = record or Format("unknown", scheme, packed)
     modules = [*_absent_as_majority(linears, scheme), *tables]
-    if found.unties_lm_head:
+    others_head = foreign and any(name.startswith(f"{LM_HEAD}.") for name in entries)
+    if found.unties_lm_head or others_head:
         embedding = next(t for t in implied.of(Role.TABLE) if t.kind == EMBEDDING)
         head = _module(LM_HEAD, embedding, entries)
-        modules.append(head if head.present else replace(head, scheme=INT4))
+        modules.append(head if head.scheme is not None or others_head else replace(head, scheme=INT4))
     return AsFound(found, record is not None, tuple(modules))
 
 
@@ -142,14 +158,14 @@ class Layout:
     sound
         Modules whose tensors all have the right dtype and shape, so that values can be compared.
     copied
-        Names of tensors to be compared byte for byte.
+        Tensors to be compared byte for byte: name in the build, name in the source.
     """
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     findings: tuple[Finding, ...]
     sound: tuple[Module, ...]
-    copied: tuple[str, ...]
+    copied: tuple[tuple[str, str], ...]
 
 
 def _differences(
@@ -233,9 +249,11 @@ def compare_layout(
     ]
     findings += [Finding("missing_tensor", name) for name in missing]
     findings += [Finding("unexpected_tensor", name) for name in unexpected]
-    dense = [module.tensor("weight") for module in sound if module.scheme is None]
+    dense = [(module.tensor("weight"), module.source.name) for module in sound if module.scheme is None]
     same = [
-        name for name in others if name in entries and entries[name].size_bytes == source[name].size_bytes
+        (name, name)
+        for name in others
+        if name in entries and entries[name].size_bytes == source[name].size_bytes
     ]
     quantized = tuple(module for module in sound if module.scheme is not None)
     return Layout(tuple(missing), tuple(unexpected), tuple(findings), quantized, (*dense, *same))

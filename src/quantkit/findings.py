@@ -4,8 +4,11 @@ Data and a record; it reads nothing and decides nothing. `verify` and its parts 
 read them.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+MANY = 100  # places of one kind that are named one by one; a file made to hurt has a million
 
 KINDS: dict[str, str] = {
     # the set of tensors and how they lie on disk
@@ -60,7 +63,13 @@ KINDS: dict[str, str] = {
     # side files
     "side_file_missing": "a side file of the source (tokenizer, chat template, ...) is absent",
     "side_file_differs": "a side file differs from the source's",
+    "side_file_unexpected": "a file or folder lies there that the source has not, and a loader may read it",
 }
+
+
+def printable(text: str) -> str:
+    """The text on one line: names that others made up may hold newlines, or escapes that a terminal obeys."""
+    return "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class Finding:
             parts.append(f"expected {self.expected}")
         if self.count > 1:
             parts.append(f"{self.count:,} times")
-        return ", ".join(parts)
+        return printable(", ".join(parts))
 
     def __str__(self) -> str:
         return self.sentence
@@ -107,3 +116,11 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the finding, its sentence included."""
         return asdict(self) | {"message": self.sentence}
+
+
+def each(kind: str, places: Sequence[str], expected: str = "") -> Iterator[Finding]:
+    """A finding for each place; where they are more than MANY one for the first, with their number."""
+    if len(places) > MANY:
+        yield Finding(kind, places[0], expected=expected, count=len(places))
+    else:
+        yield from (Finding(kind, place, expected=expected) for place in places)

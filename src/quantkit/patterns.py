@@ -7,21 +7,21 @@ cost is bounded are run. Pure; `verify` and its parts import it.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import comb
+from math import comb, prod
 
 from quantkit.errors import BadHeader
 
 REGEX = "re:"
 CLASS_NAMES = frozenset({"Linear", "Embedding", "LMHead", "VocabParallelEmbedding", "ParallelLMHead"})
 MAX_PATTERN = 512
-MAX_EXPRESSIONS = 256  # of one list; real ones have a dozen, and each is compiled and tried on every module
-MAX_COST = (
-    1_000_000  # steps of all patterns together for one name of 64 characters; some tens of milliseconds
-)
+MAX_ENTRIES = 50_000  # of one config, as many as a checkpoint may have tensors; real ones list a few hundred
+MAX_EXPRESSIONS = 256  # of one config; real ones have a dozen, and each is compiled and tried on every module
+MAX_STEPS = 50_000_000  # of all patterns of a config on all names; about a second
 _NAME = 64
 _RISKY = re.compile(r"\\[0-9]|\(\?(?!:)|\)[*+{]|\{|[*+?][*+]")
 _UNBOUNDED = re.compile(r"(?<!\\)[*+]")  # each may try every length of the name
-_BRANCH = re.compile(r"[|?]")  # each may try both ways
+_OPTIONAL = re.compile(r"(?<!\\)\?")  # each may try both ways
+_ESCAPED = re.compile(r"\\.")
 
 
 class CostlyPattern(BadHeader):
@@ -32,8 +32,46 @@ def _cost(source: str) -> int:
     """Upper bound of the backtracking steps for one name."""
     if len(source) > MAX_PATTERN or _RISKY.search(source):
         raise CostlyPattern(f"pattern {source[:80]!r}", expected="no group repeated, no look-around")
-    unbounded, branches = len(_UNBOUNDED.findall(source)), len(_BRANCH.findall(source))
-    return comb(_NAME + unbounded, unbounded) << branches  # ways to cut a name, times ways to branch
+    unbounded, optional = len(_UNBOUNDED.findall(source)), len(_OPTIONAL.findall(source))
+    return (comb(_NAME + unbounded, unbounded) << optional) * _ways(
+        source
+    )  # ways to cut a name, and to branch
+
+
+def _ways(source: str) -> int:
+    """Ways through the alternatives of all groups; none is repeated."""
+    closed, alternatives = 1, [1]
+    for mark in _ESCAPED.sub("", source):
+        if mark == "|":
+            alternatives[-1] += 1
+        elif mark == "(":
+            alternatives.append(1)
+        elif mark == ")" and len(alternatives) > 1:
+            closed *= alternatives.pop()
+    return closed * prod(alternatives)
+
+
+class Budget:
+    """What all lists of one config may cost together.
+
+    Parameters
+    ----------
+    names
+        How many module names each pattern will be tried on.
+    """
+
+    def __init__(self, names: int) -> None:
+        self._entries, self._expressions = MAX_ENTRIES, MAX_EXPRESSIONS
+        self._steps = MAX_STEPS // max(1, names)
+
+    def spend(self, target: str, where: str) -> None:
+        """Count one more entry; raise where it is one too many."""
+        self._entries -= 1
+        if target.startswith(REGEX):
+            self._expressions -= 1
+            self._steps -= _cost(target.removeprefix(REGEX))
+        if min(self._entries, self._expressions, self._steps) < 0:
+            raise CostlyPattern(f"entry {target[:80]!r} of {where}", got="too many patterns or repetitions")
 
 
 @dataclass(frozen=True)
@@ -70,7 +108,7 @@ class Patterns:
         return frozenset(name for name in self.names & CLASS_NAMES if name in class_name)
 
 
-def parse_patterns(targets: Iterable[object], where: str) -> Patterns:
+def parse_patterns(targets: Iterable[object], where: str, budget: Budget) -> Patterns:
     """Check and compile a list of targets.
 
     Raises
@@ -80,17 +118,14 @@ def parse_patterns(targets: Iterable[object], where: str) -> Patterns:
     """
     names: set[str] = set()
     expressions: dict[str, re.Pattern[str]] = {}
-    total = 0
     for target in targets:
         if not isinstance(target, str):
             raise CostlyPattern(f"entry of {where}", got=type(target).__name__, expected="text")
+        budget.spend(target, where)
         if not target.startswith(REGEX):
             names.add(target)
             continue
         source = target.removeprefix(REGEX)
-        total += _cost(source)
-        if total > MAX_COST or len(expressions) >= MAX_EXPRESSIONS:
-            raise CostlyPattern(f"pattern {source[:80]!r} of {where}", got="too many patterns or repetitions")
         try:
             expressions[target] = re.compile(source)
         except (re.error, RecursionError, OverflowError) as error:

@@ -7,21 +7,21 @@ module, under the checkpoint's names and the engine's. Only `verify` imports it.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quantkit.as_found import LM_HEAD, AsFound, Module
+from quantkit.as_found import CHECKPOINT_PREFIX, ENGINE_PREFIX, LM_HEAD, AsFound, Module
 from quantkit.errors import BadHeader
-from quantkit.findings import Finding
+from quantkit.findings import Finding, each
 from quantkit.formats import Scheme
 from quantkit.model import Role
-from quantkit.patterns import Patterns, parse_patterns
+from quantkit.patterns import Budget, Patterns, parse_patterns
 
 SECTION = "quantization_config"
 NESTED = "text_config"
-ENGINE_PREFIX, CHECKPOINT_PREFIX = "model.", "model.language_model."
 CLASS_OF_ROLE = {Role.LINEAR: "Linear", Role.TABLE: "VocabParallelEmbedding"}
 HEAD_CLASS = "ParallelLMHead"
 SECTION_KEYS = frozenset(
     {"quant_method", "format", "quantization_status", "config_groups", "ignore", "kv_cache_scheme"}
 )
+MAX_GROUP_NAME = 100
 MAX_GROUPS = 64  # one a scheme, or a few; each is tried on every module
 GROUP_KEYS = frozenset({"targets", "weights", "input_activations", "output_activations", "format"})
 CHANGES_THE_MODEL = ("sparsity_config", "transform_config")  # engines act on these, and refuse some
@@ -32,6 +32,8 @@ ARGUMENT_KEYS = frozenset({*ARGUMENT_DEFAULTS, "strategy"})
 NEUTRAL_ARGUMENTS = frozenset(
     {"actorder", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"}
 )
+NOTHING: tuple[object, ...] = (None, {}, False)
+SAME_ORDER = (*NOTHING, "weight", "static")  # orders of activations that leave columns where they were
 
 
 def names_of(module: str) -> tuple[str, ...]:
@@ -59,26 +61,36 @@ def _same_arguments(found: object, wanted: Mapping[str, Any] | None) -> bool:
         return found is None and wanted is None
     if not isinstance(found, Mapping) or set(found) - ARGUMENT_KEYS - NEUTRAL_ARGUMENTS:
         return False
-    if any(found.get(key) not in (None, {}, False) for key in NEUTRAL_ARGUMENTS - {"observer"}):
+    if any(found.get(key) not in NOTHING for key in NEUTRAL_ARGUMENTS - {"observer", "actorder"}):
+        return False
+    if found.get("actorder") not in SAME_ORDER:
         return False
     full = {**ARGUMENT_DEFAULTS, **found}
     return all(type(full.get(k)) is type(v) and full.get(k) == v for k, v in wanted.items())
 
 
 def _differing_fields(
-    group: Mapping[str, Any], scheme: Scheme, size: int | None, layout: object
+    group: Mapping[str, Any], scheme: Scheme, size: int | None, layout: object, foreign: bool
 ) -> Iterator[tuple[str, str, str]]:
     """(key, got, expected) of a group that does not describe its modules' scheme; `size` values share a scale."""
     wanted = _arguments(scheme, size)
     if not _same_arguments(group.get("weights"), wanted):
         yield "weights", _short(group.get("weights")), _short(wanted)
-    if not _same_arguments(group.get("input_activations"), _activations(scheme)):
+    if not (
+        _same_arguments(group.get("input_activations"), _activations(scheme))
+        or (foreign and _leaves_weights_alone(group.get("input_activations")))
+    ):
         yield "input_activations", _short(group.get("input_activations")), _short(_activations(scheme))
     if group.get("output_activations") is not None:
         yield "output_activations", _short(group.get("output_activations")), "null"
     own = group.get("format", layout)
     if own != scheme.compressor:
         yield "format", _short(own), scheme.compressor
+
+
+def _leaves_weights_alone(activations: object) -> bool:
+    """Whether activations stay as they are or are rounded as they come: others pair them as they like."""
+    return activations is None or (isinstance(activations, Mapping) and activations.get("dynamic") is True)
 
 
 def _short(value: object) -> str:
@@ -92,13 +104,13 @@ def _matches(module: Module, patterns: Patterns) -> frozenset[str]:
     return by_name | patterns.classes(kind)
 
 
-def _targets(groups: Mapping[str, Any]) -> dict[str, Patterns]:
+def _targets(groups: Mapping[str, Any], budget: Budget) -> dict[str, Patterns]:
     found = {}
     for name, group in groups.items():
         targets = group.get("targets") if isinstance(group, Mapping) else None
         if not isinstance(targets, list) or not targets:
             raise BadHeader(f"targets of {name}", expected="a list of patterns")
-        found[name] = parse_patterns(targets, f"{name}.targets")
+        found[name] = parse_patterns(targets, f"{name[:80]}.targets", budget)
     return found
 
 
@@ -132,10 +144,15 @@ def _judge_groups(
             for m in hit
             if m.scheme != scheme or (foreign and m.group != (size or m.source.shape[1]))
         )
-        for key, got, expected in _differing_fields(group, scheme, size, layout):
+        for key, got, expected in _differing_fields(group, scheme, size, layout, foreign):
             yield Finding("config_field", f"{SECTION}.config_groups.{name}.{key}", got, expected)
-        unused = (t for t in group["targets"] if not any(t in _matches(m, targets[name]) for m in quantized))
-        yield from (Finding("config_group_empty", f"{name} target {_short(target)}") for target in unused)
+        used = frozenset().union(*(_matches(m, targets[name]) for m in quantized))
+        unused = [
+            f"{SECTION}.config_groups.{name} target {_short(target)}"
+            for target in group["targets"]
+            if target not in used
+        ]
+        yield from each("config_group_empty", unused)
 
 
 def _judge_modules(
@@ -208,8 +225,8 @@ def _judge_ignore(modules: Sequence[Module], ignore: Patterns, foreign: bool) ->
     dense += [names_of(name) for name, key in _values_from_keys(modules).items() if key.scheme is None]
     used = frozenset().union(*(ignore.matching(names) for names in dense))
     entries = {*ignore.names, *(text for text, _ in ignore.expressions)}
-    yield from (
-        Finding("config_ignore_empty", f"{SECTION}.ignore", _short(entry)) for entry in sorted(entries - used)
+    yield from each(
+        "config_ignore_empty", [f"{SECTION}.ignore {_short(entry)}" for entry in sorted(entries - used)]
     )
 
 
@@ -218,15 +235,11 @@ def _unknown_keys(section: Mapping[str, Any], groups: Mapping[str, Any], foreign
     unknown = set(section) - SECTION_KEYS
     if foreign:
         unknown = {key for key in unknown if key in CHANGES_THE_MODEL and section[key]}
-    yield from (
-        Finding("config_field", f"{SECTION}.{_short(key)}", expected="no such key") for key in sorted(unknown)
-    )
+    yield from each("config_field", [f"{SECTION}.{key[:80]}" for key in sorted(unknown)], "no such key")
     for name, group in groups.items():
         extra = sorted(set(group) - GROUP_KEYS) if not foreign else []
-        yield from (
-            Finding("config_field", f"{SECTION}.config_groups.{name}.{_short(key)}", expected="no such key")
-            for key in extra
-        )
+        places = [f"{SECTION}.config_groups.{name}.{key[:80]}" for key in extra]
+        yield from each("config_field", places, "no such key")
 
 
 def _section_fields(section: Mapping[str, Any], found: AsFound, foreign: bool) -> Iterator[Finding]:
@@ -256,8 +269,11 @@ def judge_quantization(config: Mapping[str, Any], found: AsFound, foreign: bool)
     ignore = section.get("ignore", []) if isinstance(section, Mapping) else None
     if not isinstance(groups, Mapping) or not 1 <= len(groups) <= MAX_GROUPS or not isinstance(ignore, list):
         return [Finding("config_field", SECTION, _short(section), "config_groups and an ignore list")]
+    if max(map(len, groups)) > MAX_GROUP_NAME:
+        return [Finding("config_field", f"{SECTION}.config_groups", expected="groups of short names")]
     try:
-        targets, ignored = _targets(groups), parse_patterns(ignore, "ignore")
+        budget = Budget(sum(len(names_of(module.name)) for module in found.modules))
+        targets, ignored = _targets(groups, budget), parse_patterns(ignore, "ignore", budget)
     except BadHeader as error:
         return [Finding("config_pattern", SECTION, str(error))]
     skipped = frozenset(m.name for m in found.modules if ignored.matching(names_of(m.name)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantkit.as_found import EMBEDDING, LM_HEAD, AsFound
-from quantkit.findings import Finding
+from quantkit.findings import Finding, each
 
 TIE = "tie_word_embeddings"
 NESTED = "text_config"
@@ -34,10 +34,11 @@ def tie_flags(config: Mapping[str, Any], foreign: bool) -> dict[str, object]:
 
 def judge_tie(config: Mapping[str, Any], found: AsFound, foreign: bool) -> Iterator[Finding]:
     """A packed embedding cannot be tied: every level must say so; a dense one is tied on every level."""
-    wanted = not found.format.unties_lm_head
+    wanted = all(module.name != LM_HEAD for module in found.modules)
     for where, flag in tie_flags(config, foreign).items():
         if flag is not wanted:
-            stored = f"{EMBEDDING} is packed" if not wanted else f"no {LM_HEAD} is stored"
+            packed = f"{EMBEDDING} is packed" if found.format.unties_lm_head else f"{LM_HEAD} is stored"
+            stored = packed if not wanted else f"no {LM_HEAD} is stored"
             yield Finding("config_tie", where, repr(flag)[:80], f"{str(wanted).lower()}, since {stored}")
 
 
@@ -54,13 +55,13 @@ def expected_fields(source: Mapping[str, Any]) -> dict[str, Any]:
 def judge_fields(config: Mapping[str, Any], source: Mapping[str, Any]) -> Iterator[Finding]:
     """Every other field must be the source's, none absent and none new."""
     wanted = expected_fields(source)
-    for key in sorted({*wanted, *config} - (JUDGED_ELSEWHERE - set(TEXT_MODEL))):
+    for key in sorted(wanted):
         if key not in config:
             yield Finding("config_changed", key, "nothing", repr(wanted[key])[:80])
-        elif key not in wanted:
-            yield Finding("config_changed", key[:80], repr(config[key])[:80], "no such field")
         elif not _identical(config[key], wanted[key]):
             yield Finding("config_changed", key, repr(config[key])[:80], repr(wanted[key])[:80])
+    new = sorted(config.keys() - wanted.keys() - JUDGED_ELSEWHERE)
+    yield from each("config_changed", [key[:80] for key in new], "no such field")
     if NESTED in config:
         yield Finding("config_changed", NESTED, "a nested text config", "a text-only config")
 

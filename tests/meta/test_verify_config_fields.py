@@ -33,7 +33,7 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     make_toy(folder / "source", seed=4)
     build(folder / "source", folder / "built", FORMATS[request.param])
     with Checkpoint.open(folder / "source") as source, Checkpoint.open(folder / "built") as built:
-        return built.config, source.config, as_found(inventory(source.config), built.entries)
+        return built.config, source.config, as_found(inventory(source.config), built.entries, False)
 
 
 def findings(config: dict[str, Any], judged: Judged) -> list[Finding]:
