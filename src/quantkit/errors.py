@@ -59,6 +59,10 @@ class TensorSetMismatch(QuantkitError):
     """The source lacks a tensor that its config implies, or holds one nobody knows."""
 
 
+class UnknownRule(QuantkitError):
+    """Another's build stores weights by a rule that is not known here, so that nothing can be said of it."""
+
+
 class OffGrid(QuantkitError):
     """A tensor does not lie on the 4-bit grid, so int4 would change its values."""
 

@@ -5,13 +5,23 @@ the writers. `cli` and the suites call `verify`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from quantkit import foreign
-from quantkit.as_found import AsFound, Layout, Module, as_found, compare_layout
+from quantkit.as_found import (
+    CHECKPOINT_PREFIX,
+    ENGINE_PREFIX,
+    AsFound,
+    Layout,
+    Module,
+    as_found,
+    compare_layout,
+    has_engine_names,
+    under_source_names,
+)
 from quantkit.checkpoint import Checkpoint
 from quantkit.diagnose import explain
 from quantkit.errors import TensorSetMismatch
@@ -19,6 +29,7 @@ from quantkit.findings import Finding
 from quantkit.left_dense import judge_left_dense
 from quantkit.metrics import SERVED, Measure, difference, errors, figures, total
 from quantkit.model import Inventory, Role, inventory
+from quantkit.unknown_rules import refuse_unexplained, refuse_unknown
 from quantkit.verify_config import judge_quantization
 from quantkit.verify_fields import judge_fields, judge_tie
 from quantkit.verify_files import judge_copied, judge_shards, judge_side_files, judge_weight_shapes
@@ -165,7 +176,12 @@ def verify(source: Path | str, built: Path | str, *, foreign: bool = False) -> R
 def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
     implied = inventory(source.config)
     _check_source(implied, source)
-    found = as_found(implied, built.entries)
+    renamed = others and has_engine_names(built.entries)
+    if renamed:
+        built.entries = under_source_names(implied, built.entries)
+    found = as_found(implied, built.entries, others)
+    if others:
+        refuse_unknown(found, implied, built.entries)
     layout = compare_layout(found, implied, built.entries, source.entries, others)
     problems = [] if found.known or others else [Finding("unknown_build", _combination(found))]
     problems += layout.findings
@@ -185,6 +201,8 @@ def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
         if findings:
             faulty.append((module, verdict.faults[0].row if verdict.faults else 0))
     problems += copied_wrong
+    if others:
+        refuse_unexplained([j.module for j in judged], problems)
     problems += _causes(source, built, implied, faulty)
     return Report(
         source=source.root,
@@ -192,7 +210,7 @@ def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
         found=found,
         layout=layout,
         others=others,
-        problems=tuple(problems),
+        problems=tuple(_as_stored(problem) if renamed else problem for problem in problems),
         judged=tuple(judged),
         copied=len(layout.copied),
         copied_identical=len(layout.copied) - len(copied_wrong),
@@ -215,6 +233,11 @@ def _causes(
     tensors = implied.of(Role.LINEAR) + implied.of(Role.TABLE)
     causes = (explain(source, built, module, row, tensors) for module, row in faulty[:MAX_EXPLAINED])
     return [cause for cause in causes if cause is not None]
+
+
+def _as_stored(problem: Finding) -> Finding:
+    """A finding of a tensor under the name that its own file gives it."""
+    return replace(problem, where=problem.where.replace(CHECKPOINT_PREFIX, ENGINE_PREFIX))
 
 
 def _combination(found: AsFound) -> str:

@@ -21,6 +21,7 @@ WRITER = {"grid", "codes", "packing", "kernels", "plan", "config", "convert", "b
 JUDGE = {
     "verify", "verify_config", "verify_fields", "verify_files", "verify_values", "as_found", "left_dense",
     "reference", "judge_groups", "judge_rows", "bounds", "metrics", "findings", "foreign", "diagnose", "patterns",
+    "unknown_rules",
 }  # fmt: skip
 SHARED = {
     "errors",
