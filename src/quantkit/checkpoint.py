@@ -254,12 +254,12 @@ class Checkpoint:
         names = sorted(os.listdir(self.root))  # noqa: PTH208 names alone; nothing is followed
         return tuple(n for n in names if n.endswith(WEIGHT_FILES) and n not in self.metadata and n != INDEX)
 
+    def beside(self) -> tuple[str, ...]:
+        """Names in the folder, of folders too, that are no weights, no index and no config.json, sorted."""
+        names = sorted(os.listdir(self.root))  # noqa: PTH208 names alone; nothing is followed
+        return tuple(n for n in names if not n.endswith(WEIGHT_FILES) and n not in (CONFIG, INDEX))
+
     def side_files(self) -> tuple[Path, ...]:
-        """Regular files that are no weights, no index and no config.json, sorted by name."""
-        found = []
-        for name in sorted(os.listdir(self.root)):  # noqa: PTH208 names alone; nothing is followed
-            mode = (self.root / name).lstat().st_mode
-            weights = name.endswith(WEIGHT_FILES)
-            if not weights and name not in (CONFIG, INDEX) and (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                found.append(_inside(self.root, name))
-        return tuple(found)
+        """Regular files of those beside the weights."""
+        modes = ((name, (self.root / name).lstat().st_mode) for name in self.beside())
+        return tuple(_inside(self.root, n) for n, mode in modes if stat.S_ISREG(mode) or stat.S_ISLNK(mode))

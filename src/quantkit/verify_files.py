@@ -14,15 +14,18 @@ from quantkit.verify_values import in_order
 BLOCK_BYTES = 1 << 20
 # Made anew by a build: the model card and the record of where it came from. No loader reads either.
 WRITTEN_BY_BUILDS = frozenset({"README.md", "quantkit.json"})
+HIDDEN = "."  # what tools keep for themselves, as .gitattributes and .cache: no loader reads it
 # What an engine reads beside the weights; others write these anew, in words of their own.
 READ_BY_ENGINES = ("tokenizer", "chat_template", "generation_config")
 
 
-def _same_bytes(source: Checkpoint, built: Checkpoint, item: tuple[str, int, int]) -> tuple[str, int, int]:
+def _same_bytes(
+    source: Checkpoint, built: Checkpoint, item: tuple[str, str, int, int]
+) -> tuple[str, int, int]:
     """(name, bytes that differ, offset of the first one) of one block."""
-    name, start, stop = item
+    name, origin, start, stop = item
     ours, theirs = bytearray(stop - start), bytearray(stop - start)
-    source.pread_into(name, start, ours)
+    source.pread_into(origin, start, ours)
     built.pread_into(name, start, theirs)
     if ours == theirs:
         return name, 0, 0
@@ -30,13 +33,15 @@ def _same_bytes(source: Checkpoint, built: Checkpoint, item: tuple[str, int, int
     return name, len(wrong), start + wrong[0]
 
 
-def judge_copied(source: Checkpoint, built: Checkpoint, names: Sequence[str]) -> Iterator[Finding]:
-    """One finding for each tensor that is not the source's own."""
+def judge_copied(
+    source: Checkpoint, built: Checkpoint, names: Sequence[tuple[str, str]]
+) -> Iterator[Finding]:
+    """One finding for each tensor, named as in the build and as in the source, that is not the source's own."""
 
-    def blocks() -> Iterator[tuple[str, int, int]]:
-        for name in names:
+    def blocks() -> Iterator[tuple[str, str, int, int]]:
+        for name, origin in names:
             size = built.entries[name].size_bytes
-            yield from ((name, at, min(at + BLOCK_BYTES, size)) for at in range(0, size, BLOCK_BYTES))
+            yield from ((name, origin, at, min(at + BLOCK_BYTES, size)) for at in range(0, size, BLOCK_BYTES))
 
     wrong: dict[str, tuple[int, int]] = {}
     for name, count, first in in_order(lambda item: _same_bytes(source, built, item), blocks()):
@@ -70,6 +75,10 @@ def judge_side_files(source: Checkpoint, built: Checkpoint, foreign: bool) -> It
             yield Finding("side_file_missing", path.name)
         elif not foreign and not _same_file(path, theirs[path.name]):
             yield Finding("side_file_differs", path.name)
+    if not foreign:
+        known = WRITTEN_BY_BUILDS.union(source.beside())
+        strange = (name for name in built.beside() if name not in known and not name.startswith(HIDDEN))
+        yield from (Finding("side_file_unexpected", name[:80]) for name in strange)
 
 
 def judge_weight_shapes(built: Checkpoint, modules: Sequence[Module]) -> Iterator[Finding]:
@@ -92,7 +101,10 @@ def judge_shards(built: Checkpoint, foreign: bool) -> Iterator[Finding]:
         if declared != total:
             yield Finding("index_size_differs", INDEX, repr(declared)[:80], f"{total}")
     for name, metadata in built.metadata.items():
-        if metadata.get("format") != "pt":
-            yield Finding("metadata_differs", name, repr(metadata.get("format"))[:80], "pt")
+        wanted = metadata if foreign else {}
+        if metadata != wanted | {"format": "pt"}:
+            yield Finding(
+                "metadata_differs", name, repr(metadata)[:80], "format pt" if foreign else "format pt alone"
+            )
     for name in built.stray_weights():
         yield Finding("stray_weights", name)

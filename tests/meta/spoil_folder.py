@@ -26,6 +26,18 @@ def other_side_file(folder: Path) -> str:
     return "tokenizer.json"
 
 
+def extra_side_file(folder: Path) -> str:
+    """A chat template that the source has not, which loaders prefer to the one in the tokenizer's config."""
+    (folder / "chat_template.json").write_text("{}")
+    return "chat_template.json"
+
+
+def extra_folder(folder: Path) -> str:
+    """A folder of templates that the source has not."""
+    (folder / "additional_chat_templates").mkdir()
+    return "additional_chat_templates"
+
+
 def _first_shard(folder: Path) -> Path:
     return min(folder.glob("*.safetensors"))
 

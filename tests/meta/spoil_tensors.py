@@ -105,3 +105,10 @@ def no_head(draft: Draft, source: Draft) -> str:
     for name in tensors_of(draft, "lm_head"):
         draft.drop(name)
     return "lm_head"
+
+
+def dense_head(draft: Draft, source: Draft) -> str:
+    """The packed embedding's head bf16."""
+    no_head(draft, source)
+    draft.put("lm_head.weight", source[f"{PREFIX}embed_tokens.weight"])
+    return "lm_head"

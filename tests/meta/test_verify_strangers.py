@@ -1,0 +1,96 @@
+"""What a stranger tried on good builds, where the verdict must be exact: these findings, these names, and no more.
+
+The catalogue in `faults_checkpoint` asks that a fault is among the findings; here nothing may stand beside it.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quantkit.convert import build
+from quantkit.findings import MANY, Finding, each
+from quantkit.formats import FORMATS
+from quantkit.verify import verify
+from tests.meta.spoil_values import UP
+from tests.meta.toy import make_toy, read_draft
+
+LABELS = {"w8a8": ("U8", "I8"), "fp8": ("F8_E5M2", "F8_E4M3"), "fp8fnuz": ("F8_E5M2FNUZ", "F8_E4M3FNUZ")}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy source."""
+    return make_toy(tmp_path_factory.mktemp("strangers") / "source")
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_codes_under_a_label_of_no_scheme_are_held_against_their_like(
+    name: str, source: Path, tmp_path: Path
+) -> None:
+    build(source, tmp_path / "built", FORMATS[name])
+    draft = read_draft(tmp_path / "built")
+    draft[f"{UP}.weight"].dtype, wanted = LABELS[name]
+    found = verify(source, draft.save(tmp_path / "spoiled")).problems
+    assert [(p.kind, p.where, p.expected) for p in found] == [("wrong_dtype", f"{UP}.weight", wanted)]
+
+
+def test_a_shard_says_nothing_but_its_format(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "built", FORMATS["fp8"])
+    draft = read_draft(tmp_path / "built")
+    draft.metadata["quantization"] = "{}"
+    found = verify(source, draft.save(tmp_path / "spoiled")).problems
+    assert {(p.kind, p.where) for p in found} == {("metadata_differs", file) for file in draft.files}
+    assert verify(source, tmp_path / "spoiled", foreign=True).good
+
+
+def _hidden(folder: Path) -> None:
+    (folder / ".cache").mkdir()
+    (folder / ".gitattributes").write_text("x")
+
+
+def _written(folder: Path) -> None:
+    (folder / "README.md").write_text("a card")
+    (folder / "quantkit.json").unlink()
+
+
+@pytest.mark.parametrize("change", [_hidden, _written])
+def test_what_no_loader_reads_may_lie_there(
+    change: Callable[[Path], None], source: Path, tmp_path: Path
+) -> None:
+    build(source, tmp_path / "built", FORMATS["fp8"])
+    change(tmp_path / "built")
+    assert verify(source, tmp_path / "built").good
+
+
+@pytest.mark.parametrize("name", ["modeling_gemma4.py", "added_tokens.json", "params.json", "evil.pkl"])
+def test_another_s_build_may_bring_files_of_its_own_and_ours_may_not(
+    name: str, source: Path, tmp_path: Path
+) -> None:
+    build(source, tmp_path / "built", FORMATS["fp8"])
+    (tmp_path / "built" / name).write_text("x")
+    found = verify(source, tmp_path / "built").problems
+    assert [(p.kind, p.where) for p in found] == [("side_file_unexpected", name)]
+    assert verify(source, tmp_path / "built", foreign=True).good
+
+
+def test_a_file_that_the_source_has_is_not_unexpected(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source, tmp_path / "source")
+    (tmp_path / "source" / "added_tokens.json").write_text("{}")
+    build(tmp_path / "source", tmp_path / "built", FORMATS["fp8"])
+    assert verify(tmp_path / "source", tmp_path / "built").good
+
+
+def test_a_finding_is_one_line_whatever_a_name_holds() -> None:
+    finding = Finding("config_changed", "\x1b[2J\ngood\ud800", "\u202e")
+    assert str(finding).isprintable()
+    assert finding.to_dict()["message"].isprintable()
+    assert r"\x1b[2J\ngood\ud800" in str(finding)
+
+
+def test_very_many_places_are_counted_and_few_are_named() -> None:
+    few, many = [f"k{n}" for n in range(MANY)], [f"k{n}" for n in range(MANY + 1)]
+    assert [finding.where for finding in each("config_changed", few)] == few
+    (finding,) = each("config_changed", many, "none")
+    assert (finding.where, finding.count, finding.expected) == ("k0", MANY + 1, "none")
