@@ -16,8 +16,9 @@ from quantkit import foreign, judge_groups, judge_rows
 from quantkit.as_found import Module
 from quantkit.bounds import INT4_PER_ELEMENT, OVER_ROW_ABSMAX, relative_rms_bound
 from quantkit.checkpoint import Checkpoint
+from quantkit.errors import TensorSetMismatch
 from quantkit.findings import Finding
-from quantkit.metrics import MAX_OVER_ROW, MAX_PER_ELEMENT, STORED, Measure
+from quantkit.metrics import MAX_OVER_ROW, MAX_PER_ELEMENT, SIGNAL_ENERGY, STORED, Measure
 from quantkit.reference import CODEBOOKS, bf16_to_float32
 
 WORKERS = 2
@@ -144,9 +145,21 @@ def as_findings(module: Module, verdict: Verdict) -> Iterator[Finding]:
 
 
 def over_bounds(module: Module, measure: Measure) -> Iterator[Finding]:
-    """Errors beyond the format's own; NaN counts as beyond."""
+    """Errors beyond the format's own; NaN counts as beyond.
+
+    Raises
+    ------
+    TensorSetMismatch
+        Where the source's own values cannot be measured against.
+    """
     scheme = module.scheme
     assert scheme is not None
+    if not np.isfinite(measure.sums[STORED, SIGNAL_ENERGY]):
+        raise TensorSetMismatch(
+            f"values of {module.source.name} in the source",
+            got="infinity, NaN or a square beyond float32",
+            expected="finite weights below 2^63",
+        )
     rms, rms_bound = measure.relative_rms(), relative_rms_bound(scheme, module.source.shape[1])
     if not rms < 1:
         yield Finding("decoder_fault", module.name, f"relative RMS error {rms:.4g}", "below 1")

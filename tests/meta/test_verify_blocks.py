@@ -62,3 +62,14 @@ def test_a_few_rows_at_a_time_find_the_same(
         assert "side_file_differs" in found
         assert found["level_not_nearest" if "q4" in name else "nan_code"]["count"] == len(ROWS_SPOILED)
     assert verify(source, tmp_path / "good", foreign=foreign).good
+
+
+def test_a_side_file_that_goes_on_behind_a_whole_block_is_found(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(source, tmp_path / "built", FORMATS["bf16"])
+    tokenizer = tmp_path / "built" / "tokenizer.json"
+    monkeypatch.setattr("quantkit.verify_files.BLOCK_BYTES", tokenizer.stat().st_size)
+    assert verify(source, tmp_path / "built").good
+    tokenizer.write_bytes(tokenizer.read_bytes() + b"more")
+    assert [p.kind for p in verify(source, tmp_path / "built").problems] == ["side_file_differs"]

@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quantkit.convert import build
+from quantkit.errors import TensorSetMismatch
 from quantkit.findings import MANY, Finding, each
 from quantkit.formats import FORMATS
 from quantkit.verify import verify
@@ -43,6 +45,18 @@ def test_a_shard_says_nothing_but_its_format(source: Path, tmp_path: Path) -> No
     found = verify(source, draft.save(tmp_path / "spoiled")).problems
     assert {(p.kind, p.where) for p in found} == {("metadata_differs", file) for file in draft.files}
     assert verify(source, tmp_path / "spoiled", foreign=True).good
+
+
+@pytest.mark.parametrize("bits", [0x7F80, 0x7FC0, 0x6000], ids=["infinity", "NaN", "2^65"])
+@pytest.mark.parametrize("name", ["fp8", "q4w4a16"])
+def test_values_that_cannot_be_measured_are_the_source_s_fault(
+    name: str, bits: int, source: Path, tmp_path: Path
+) -> None:
+    build(source, tmp_path / "built", FORMATS[name])
+    draft = read_draft(source)
+    draft[f"{UP}.weight"].view(np.uint16)[5, 7] = bits
+    with pytest.raises(TensorSetMismatch, match=r"up_proj\.weight in the source"):
+        verify(draft.save(tmp_path / "source"), tmp_path / "built")
 
 
 def _hidden(folder: Path) -> None:
