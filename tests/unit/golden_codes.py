@@ -59,7 +59,6 @@ GROUPS = [
     ("positive_8_needs_a_negative_step", [8.0, -7.0, 1.0], -1.0, [-8, 7, -1]),
     ("coarsest_lattice", [8.0, 4.0, -4.0], 4.0, [2, 1, -1]),
     ("step_between_powers", [0.6875, 0.0982666015625], 0.09814453125, [7, 1]),
-    ("step_above_the_nearest", [3.9375, 1.015625], 0.98828125, [4, 1]),
 ]
 
 # name, first values of a group (the rest zero) that lies on no lattice of -8..7

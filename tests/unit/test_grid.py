@@ -49,6 +49,12 @@ def test_golden_groups(values: list[float], step: float, levels: list[int]) -> N
     assert (tally.off_grid, tally.negative_steps) == (0, int(step < 0))
 
 
+def test_a_fit_that_misses_the_tolerance_leaves_the_step_above() -> None:
+    levels, steps, _ = encode(padded([3.9375, 1.015625]))  # fitted 0.98621, nearest 0.984375
+    assert from_bf16(steps).tolist() == [[0.98828125]]
+    assert levels[0, :2].tolist() == [4, 1]
+
+
 @pytest.mark.parametrize("values", [row[1] for row in OFF_GRID], ids=[row[0] for row in OFF_GRID])
 def test_off_the_grid(values: list[float]) -> None:
     assert groups_to_steps(padded(values)).tolist() == [0]
