@@ -1,9 +1,11 @@
 """What the gate catches and what it cannot, by simulation with known truth: 2,000 runs of 90 cells each.
 
-Noise is normal. The figures in tests/sweep/README.md are these tests' bounds.
+Noise is normal. The figures in tests/sweep/README.md are these, and held to them.
 """
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,16 @@ from tests.support.tolerance import REPORT_ONLY_CV, boot_deviation, tolerances
 RUNS, BUILDS, CELLS, BOOTS, REPEATS, PAIRS = 2000, 10, 9, 3, 3, 8
 ALPHA = 0.01
 
+README = (Path(__file__).parents[1] / "sweep" / "README.md").read_text(encoding="utf-8")
+
 Bools = npt.NDArray[np.bool_]
+
+
+def require_told(cv: float, table: int, column: int, share: float) -> None:
+    """Require the figure that the README's table tells of this noise, to the digits that it has."""
+    row = [line for line in README.splitlines() if line.startswith(f"| {cv:g} %")][table]
+    told = row.split("|")[column + 2].strip(" *%").split(" ")[0]
+    assert abs(float(told) - 100 * share) <= (0.1 if "." in told else 0.5), f"{row}, is {share:.2%}"
 
 
 def spread(values: Array) -> Array:
@@ -66,14 +77,17 @@ BASELINE = {
 def test_baseline_gate(cv: float) -> None:
     none, *changed = alarms(cv / 100, 0.0, -0.02, -0.05, -0.20)
     shares = [any_of(none), *map(first_of, changed)]
-    for share, (least, most) in zip(shares, BASELINE[cv], strict=True):
+    for column, (share, (least, most)) in enumerate(zip(shares, BASELINE[cv], strict=True)):
         assert least <= share <= most, f"shares of runs that alarm: {shares}"
+        require_told(cv, 0, column, share)
 
 
 def test_boots_that_differ_by_1_percent_do_not_alarm() -> None:
-    none, fifth = alarms(0.003, 0.0, -0.20, boot_sd=0.01)
+    none, some, fifth = alarms(0.003, 0.0, -0.05, -0.20, boot_sd=0.01)
     assert any_of(none) <= 0.01
     assert first_of(fifth) == 1
+    told = f"cv 0.3 %: {100 * first_of(some):.0f} %) and bring no alarm ({100 * any_of(none):.1f} % of runs)"
+    assert told in README
 
 
 def test_one_boot_does_not_alarm_and_sees_a_fifth() -> None:
@@ -94,7 +108,8 @@ def test_cells_of_very_different_noise_do_not_alarm(percent: list[float]) -> Non
     rng = np.random.default_rng(3)
     cv = np.array([rng.permutation(percent) for _ in range(BUILDS)]) / 100  # other cells in each build
     none, fifth = alarms(cv, 0.0, -0.20)
-    assert any_of(none) <= 0.01
+    (most,) = re.findall(r"up to ([0-9.]+) % of runs alarm by chance", README)
+    assert 100 * any_of(none) <= float(most) <= 1
     assert first_of(fifth) >= 0.98  # what is missed is in the cells of 4 and 5 %
 
 
@@ -127,8 +142,9 @@ def confirmed(effects: Sequence[float]) -> Bools:
 def test_ab_false_alarms() -> None:
     alarmed = ab_alarms([])
     assert alarmed.any(axis=1).mean() <= 0.01  # and then a fresh boot would have to repeat it
-    for cv in (0.003, 0.01, 0.03, 0.1):  # the test has no scale: the same noise, larger, alarms the same
-        assert (ab_alarms([], 100, cv) == alarmed[:100]).all()
+    for cv in BASELINE:  # the test has no scale: the same noise, larger, alarms the same
+        assert (ab_alarms([], 100, cv / 100) == alarmed[:100]).all()
+        require_told(cv, 1, 0, alarmed.any(axis=1).mean())
 
 
 # cv in %, change -> bounds on the share of runs in which the loss is caught and confirmed
@@ -142,9 +158,13 @@ AB = {
 }
 
 
+COLUMNS = (0.0, -0.02, -0.05, -0.20)
+
+
 def test_ab_catches() -> None:
     effects = [float(np.log1p(change)) / (cv / 100) for cv, change in AB]
     shares = (ab_alarms(effects)[:, : len(effects)] & confirmed(effects)).mean(axis=0)
     for (cv, change), share in zip(AB, shares, strict=True):
         least, most = AB[cv, change]
         assert least <= share <= most, f"{change:+.0%} at cv {cv} %: caught in {share:.4f} of runs"
+        require_told(cv, 1, COLUMNS.index(change), share)

@@ -12,7 +12,7 @@ from tests.support.engines import (
     ServerSlow,
     ServerUnhealthy,
 )
-from tests.support.gate import Baseline, Expected, Seen, Verdict, judge_build, judge_run
+from tests.support.gate import Baseline, Expected, Seen, Verdict, judge_build, judge_cell, judge_run
 from tests.support.gating import Judged
 
 STEADY = ((100.0, 100.3, 99.7), (100.2, 99.9, 100.1), (99.8, 100.0, 100.4))
@@ -42,6 +42,7 @@ CASES = {
     "half speed at cv 11 %": (seen(50.0, 0.4), NOISY, "worse", False, "report only"),
     "the run itself is noisy": (seen(95.0, 0.76, 0.2), STEADY, "same", False, "report only"),
     "half speed in a noisy run": (seen(50.0, 0.4, 0.2), STEADY, "worse", False, "report only"),
+    "half speed in a run of cv 9 %": (seen(50.0, 0.4, 0.09), STEADY, "worse", True, "this build moved"),
     "2 % slower": (seen(98.0, 0.784), STEADY, "same", True, ""),
     "faster": (seen(110.0, 0.88), STEADY, "better", True, "this build moved"),
     "bf16 moved up": (seen(100.0, 0.6), STEADY, "same", True, "bf16 moved up, this build did not"),
@@ -101,6 +102,12 @@ def test_up_to_half_a_token_a_second_is_no_change() -> None:
         "same",
         "better",
     ]
+
+
+def test_a_change_as_large_as_the_tolerance_is_none() -> None:
+    for now, verdict in ((50.0, "same"), (49.9, "worse"), (150.0, "same"), (150.1, "better")):
+        found = judge_cell("fp8", "8x128", Seen((now,) * 3), Expected(STEADY), 0.5, True)
+        assert found.verdict == verdict
 
 
 def test_medians_are_compared_whatever_the_best_repeat_was() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.stats import cv, max_t_p_values, sign_patterns
-from tests.support.tolerance import boot_deviation, padded, tolerances
+from tests.support.tolerance import Spread, boot_deviation, padded, tolerances
 
 
 def test_cv_is_of_the_sample() -> None:
@@ -101,6 +101,23 @@ def test_a_noisy_run_widens_its_own_cell() -> None:
     assert quiet == 0.03
 
 
+def test_a_quiet_cell_is_given_what_the_builds_repeats_imply() -> None:
+    """Three boots whose medians agree by chance say nothing: the pool's repeats are the least."""
+    quiet, noisy = [[100.0, 100.0, 100.0]] * 3, [[94.0, 100.0, 106.0]] * 3
+    found = tolerances(padded([quiet, noisy]), provisional=False)
+    assert found[0] == pytest.approx(5 * 0.67 * (0.06**2 / 2) ** 0.5)
+
+
+def test_how_boots_differ_is_pooled_over_steady_cells_and_builds() -> None:
+    off, same, wild = [[98.0], [100.0], [102.0]], [[100.0]] * 3, [[100.0], [150.0], [60.0]]
+    assert boot_deviation([padded([off, same])]) == pytest.approx([0.02 / 2**0.5])
+    assert boot_deviation([padded([off]), padded([same])]) == pytest.approx([0.02 / 2**0.5])
+    assert boot_deviation([padded([off, wild])]) == pytest.approx([0.02])
+
+
 def test_holes_are_no_values() -> None:
-    ragged = padded([[[100.0, 101.0, 102.0], [100.0]], [[50.0]]])
+    ragged = padded([[[98.0, 100.0, 102.0], [100.0], [103.0, 103.0]], [[50.0]]])
+    found = Spread.of(ragged)
+    assert [each.tolist() for each in found.within] == [pytest.approx([0.0008, 0.0]), [3, 0]]
+    assert [each.tolist() for each in found.between] == [pytest.approx([6 / 101**2, 0.0]), [2, 0]]
     assert np.isfinite(tolerances(ragged, provisional=True)).all()
