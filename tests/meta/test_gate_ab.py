@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.support.ab import PAIRS, PHASES, alarmed, b_goes_first, pairs_of, verdicts
+from tests.support.ab import PAIRS, PHASES, alarmed, b_goes_first, losses, pairs_of, verdicts
 from tests.support.gating import _require_rivals
 from tests.support.record import Row
 
@@ -44,10 +44,22 @@ def test_verdict(first: list[Row], fresh: list[Row], verdict: str) -> None:
     found = {each.cell: each for each in verdicts("fp8", pairs_of([*first, *fresh]), enforced=True)}
     assert found["8x128"].verdict == verdict
     assert found["1x128"].verdict == ("not_comparable" if verdict == "not_comparable" else "same")
+    assert all(each.enforced for each in found.values())
+    if verdict == "worse":
+        assert found["8x128"].is_regression
+        assert found["8x128"].ratio == pytest.approx(np.exp(-0.1), 0.01)
 
 
 def test_only_what_alarmed_is_confirmed() -> None:
     assert alarmed(pairs_of(rows("first", -0.1))["first"]) == ["8x128"]
+
+
+@pytest.mark.parametrize(("gains", "p"), [(1, 2 / 256), (2, 4 / 256)])
+def test_a_cell_alarms_up_to_one_percent(gains: int, p: float) -> None:
+    """Each pair in which B gained a little leaves one more pair of patterns that are as bad."""
+    pairs = {"8x128": [0.001] * gains + [-1.0] * (PAIRS - gains)}
+    assert losses(pairs) == {"8x128": p}
+    assert alarmed(pairs) == (["8x128"] if p <= 0.01 else [])
 
 
 def test_failed_pairs_and_other_rows_are_no_pairs() -> None:

@@ -179,6 +179,7 @@ def test_refused_where_nobody_looks(ci: str) -> None:
 DAMAGE = {
     "NaN": ("99.0", "NaN"),
     "negative": ("99.0", "-1.0"),
+    "endless": ("99.0", "Infinity"),
     "NaN in the figure shown": ("100.0", "NaN"),
     "a value that was edited": ("100.0", "100.5"),
     "a list where there is none": ("99.0", "[]"),
@@ -248,6 +249,10 @@ def test_whatever_makes_figures_incomparable_is_in_the_key(path: str, value: obj
     (header[folder[0]] if folder else header)[name] = value
     (found,) = differences(key_of(header), key_of(HEADER))
     assert found.startswith(says)
+
+
+def test_a_field_that_one_key_lacks_differs() -> None:
+    assert differences({"a": 1}, {"b": 2}) == ["a: None then, 1 now", "b: 2 then, None now"]
 
 
 def test_without_a_card_the_processor_is_the_machine() -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from tests.meta.small_project import LEAN
 from tests.support.record import read_record
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ("options", "recording", "collecting", "closing", "gating")
+PYTEST = ("-p", "xdist", "-p", "pytest_datadir.plugin", "-p", "pytest_regressions.plugin")
 SUITE = """
 import json
 from pathlib import Path
@@ -86,11 +88,21 @@ class Project:
         """Exit status and output of one run; its folder is run1, run2, ..."""
         self.count += 1
         (self.root / "figures.json").write_text(json.dumps(figures))
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--source", "source", "tests"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *PYTEST,
+            "-p",
+            "no:cacheprovider",
+            "--source",
+            "source",
+            "tests",
+        ]
         done = subprocess.run(
             [*command, "--builds", "bf16", "--run", f"run{self.count}", *args],
             cwd=self.root,
-            env={**os.environ, "CI": ci},
+            env={**os.environ, **LEAN, "CI": ci},
             capture_output=True,
             text=True,
             timeout=120,

@@ -4,10 +4,13 @@ import pytest
 
 from tests.support.sse import SseParser
 
-STREAM = (
-    b": hello\n\ndata: one\n\nevent: note\ndata: two\ndata:  three\n\ndata:four\n\nid: 7\n\ndata: [DONE]\n\n"
+STREAM = b"".join(
+    (
+        b": hello\n\ndata: one\n\nevent: note\ndata: two\ndata:  three\n\ndata:four\n\n",
+        b"data: five\ndata: six\n\nid: 7\n\ndata: [DONE]\n\n",
+    )
 )
-EVENTS = [b"one", b"two\n three", b"four", b"[DONE]"]
+EVENTS = [b"one", b"two\n three", b"four", b"five\nsix", b"[DONE]"]
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["LF", "CRLF"])

@@ -103,7 +103,7 @@ class Answer:
             return
         try:
             self._take_event(DECODE(data.decode()), at_s)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             self.error = self.error or f"event of no known form: {data[:80]!r}"
 
     def _take_event(self, event: dict[str, Any], at_s: float) -> None:
@@ -112,8 +112,8 @@ class Answer:
             return
         usage = event.get("usage")
         if usage:
-            self.prompt_tokens = usage["prompt_tokens"]
-            self.completion_tokens = usage["completion_tokens"]
+            self.prompt_tokens = int(usage["prompt_tokens"])
+            self.completion_tokens = int(usage["completion_tokens"])
         choices = event["choices"]
         if not choices:
             return  # the closing usage event: it counts tokens and brings none
