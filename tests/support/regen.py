@@ -77,8 +77,6 @@ def new_entries(records: Mapping[str, Record], accepted: str) -> dict[str, Entry
     RegenRefused
         Where runs are missing, not comparable, lack a cell, or hold a figure that is no measurement.
     """
-    if not records:
-        raise RegenRefused("--from", got="no run", expected="at least one finished run")
     headers = {name: record.header for name, record in records.items()}
     key = _common_key(headers)
     grids = {name: cell_rows(record.rows) for name, record in records.items()}

@@ -1,0 +1,71 @@
+"""What the gate says of a verdict, of a cell and of the runs that it is to merge; by hand."""
+
+from math import log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quantkit.errors import BadRecord
+from tests.support.gate import Verdict
+from tests.support.gating import _runs_to_merge, gate_row, sentence, shown
+from tests.support.miniatures.sweep_runs import finished_run
+from tests.support.regen import RegenRefused
+
+LOST = Verdict("fp8", "8x128", "worse", True, 0.5, 1.1, 0.03, "bf16 fell further")
+SAID = {
+    "worse: fp8 8x128, -50.0% (tolerance 3.0%), ratio to bf16 +10.0%; bf16 fell further": LOST,
+    "worse: fp8 8x128, -50.0% [advisory]": Verdict("fp8", "8x128", "worse", False, 0.5),
+    "not comparable: fp8 8x128; driver [advisory]": Verdict("fp8", "8x128", "not_comparable", why="driver"),
+    "gone: fp8 8x128": Verdict("fp8", "8x128", "gone", True),
+    "better: fp8 8x128, +50.0%": Verdict("fp8", "8x128", "better", ratio=1.5),
+    "new: fp8 8x128": Verdict("fp8", "8x128", "new"),
+}
+
+
+@pytest.mark.parametrize(("text", "verdict"), SAID.items(), ids=SAID)
+def test_a_verdict_in_words(text: str, verdict: Verdict) -> None:
+    assert sentence(verdict) == text
+
+
+@pytest.mark.parametrize("name", ["worse", "gone", "not_comparable"])
+def test_what_fails_a_run_is_a_failed_row_with_its_reason(name: str) -> None:
+    bad, advice = (gate_row(Verdict("fp8", "8x128", name, enforced, 0.5)) for enforced in (True, False))
+    assert (bad.key, bad.outcome) == (("gate", "fp8", "8x128"), "failed")
+    assert bad.reason.endswith("fp8 8x128, -50.0%")
+    assert (bad.numbers["verdict"], bad.numbers["ratio"]) == (name, 0.5)
+    assert (advice.outcome, advice.reason) == ("ok", "")
+
+
+CELL = {"tok_per_s": 12.34, "ttft_s": 0.1, "tpot_s": 0.02}
+LINES: dict[str, dict[str, Any]] = {
+    "fp8 8x128: 12.3 tok/s, TTFT 100.0 ms, TPOT 20.00 ms": CELL,
+    "fp8 8x128: 12.3 tok/s, TTFT 100.0 ms, TPOT 20.00 ms, 0.80 of bf16": {**CELL, "ratio_bf16": 0.8},
+    "fp8 8x128: 9.0 tok/s against 10.0, 0.900": {
+        "log_ratio": log(0.9),
+        "a_tok_per_s": 10.0,
+        "b_tok_per_s": 9.0,
+    },
+    "fp8 8x128": {},
+}
+
+
+@pytest.mark.parametrize(("text", "numbers"), LINES.items(), ids=LINES)
+def test_a_cell_on_a_line(text: str, numbers: dict[str, Any]) -> None:
+    assert shown({"build": "fp8", "item": "8x128", "numbers": numbers}) == text
+
+
+def test_runs_of_one_name_or_of_another_machine_are_not_merged(tmp_path: Path) -> None:
+    runs = [tmp_path / folder / "run" for folder in "ab"]
+    for run in runs:
+        finished_run(run, {"fp8": {"1x128": (80.0, 80.0, 80.0)}})
+
+    def asked(machine: str, *runs: Path) -> Any:
+        return SimpleNamespace(machine=SimpleNamespace(name=machine), from_runs=runs)
+
+    assert list(_runs_to_merge(asked("cpu", runs[0]))) == ["run"]
+    with pytest.raises(BadRecord, match="two runs of one name"):
+        _runs_to_merge(asked("cpu", *runs))
+    with pytest.raises(RegenRefused, match="machine of run run, got cpu, expected mi300x"):
+        _runs_to_merge(asked("mi300x", runs[0]))
