@@ -168,7 +168,7 @@ def read_record(path: Path) -> Record:
         )
     lines = list(_lines(path))
     kinds = [line.get("kind") for line in lines]
-    if len(lines) < 2 or kinds[0] != "header" or kinds[-1] != "footer":
+    if not lines or kinds[0] != "header" or kinds[-1] != "footer":
         raise BadRecord(f"record {path}", got="no header or no footer", expected="a record of a finished run")
     if lines[0].get("schema_version") != SCHEMA_VERSION:
         raise BadRecord(f"schema of {path}", got=lines[0].get("schema_version"), expected=SCHEMA_VERSION)

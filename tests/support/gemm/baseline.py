@@ -153,7 +153,7 @@ def _ratios_by_item(record: Record) -> dict[str, Ratios]:
 def _key_of_run(record: Record) -> dict[str, Any]:
     card = record.row("gemm", "", "card")
     models = [row.numbers["model"] for row in record.of("gemm") if "model" in row.numbers]
-    if card is None or card.outcome != "ok" or not models or not _ratios_by_item(record):
+    if card is None or card.outcome != "ok" or not _ratios_by_item(record):
         raise BaselineRefused("run", got="no timed ratio to bf16", expected="a finished run of tests/gemm")
     return key_of(card.numbers, models[0])
 
