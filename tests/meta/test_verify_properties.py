@@ -75,25 +75,25 @@ def modules_of(folder: Path) -> list[str]:
     return sorted({*tensors, *(name.replace(".language_model.", ".") for name in tensors)})
 
 
-def covered(target: Any, names: list[str]) -> Any:
-    """What a target covers: two ways to write it that cover the same are no difference."""
+def covered(target: Any, names: list[str]) -> list[Any]:
+    """What a target covers: two ways to write a list that cover the same together are no difference."""
     if target == "Linear":
         return [name for name in names if name.endswith(("_proj", "_gate", "_projection"))]
     if not isinstance(target, str) or not target.startswith("re:"):
-        return target
+        return [target]
     try:
         return [name for name in names if re.match(target[3:], name)]
     except re.error:
-        return target
+        return [target]
 
 
 def meaning(config: Any, names: list[str]) -> str:
-    """A config with each target replaced by what it covers, and without the names of its groups."""
+    """A config with all targets of a group replaced by what they cover, and without the names of its groups."""
     copy = json.loads(json.dumps(config))
     try:
         groups = copy["quantization_config"].pop("config_groups")
         copy["groups"] = [
-            {**group, "targets": sorted({repr(covered(target, names)) for target in group["targets"]})}
+            {**group, "targets": sorted({repr(each) for t in group["targets"] for each in covered(t, names)})}
             for group in groups.values()
         ]
     except (KeyError, TypeError, AttributeError):
