@@ -28,7 +28,6 @@ from quantkit.writer import json_bytes
 
 DEFAULT_WORKERS = 2
 REFUSE, KEEP = OFF_GRID_CHOICES = ("refuse", "keep")
-OURS = (PROVENANCE, JOURNAL)  # never copied from a source that is itself a build
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,7 @@ def _key(source: Checkpoint, plan: Plan, facts: dict[str, Any], on: Path | None)
     key = {
         "facts": facts,
         "on": on is not None,
-        "config": source.config,
         "files": [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files],
-        "tensors": [[e.name, e.dtype, e.shape, e.file.name, e.begin] for e in source.entries.values()],
         "shards": [hashlib.sha256(shard.header).hexdigest() for shard in plan.shards],
     }
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
@@ -126,7 +123,7 @@ def build(
             plan = make_plan(reader.config, reader.entries, fmt, kept)
         config = json_bytes(build_config(plan, reader.config))
         facts = identity(plan, reader.config, off_grid)
-        side_files = [path for path in reader.side_files() if path.name not in OURS]
+        side_files = [path for path in reader.side_files() if path.name not in (JOURNAL, PROVENANCE)]
         donor = stack.enter_context(closing(Donor(on, plan))) if on else None
         if prepare_folder(reader.root, out, plan.file_bytes):
             recorded = read_finished(out, plan.shards, config, facts)

@@ -59,11 +59,7 @@ class Donor:
         recorded = self._tables.get(decision.tensor.module)
         for stored in (stored for module in decision.stored for stored in module):
             entry = self.checkpoint.entries.get(stored.name)
-            if (
-                recorded is None
-                or entry is None
-                or (entry.dtype, entry.shape) != (stored.dtype, stored.shape)
-            ):
+            if recorded is None or entry is None or entry.shape != stored.shape:
                 raise NotEligible(f"build {self.root}", got=f"no int4 {stored.name} of that shape")
 
     def gives(self, decision: Decision) -> bool:
@@ -76,12 +72,11 @@ class Donor:
             self.checkpoint.pread_into(stored.name, block.start * stored.row_bytes, array)
 
     def twins(self, shards: Sequence[Shard]) -> dict[str, Path]:
-        """Name of each shard that holds nothing but taken tables -> the donor's file with its first tensor."""
+        """Name of each shard of taken tables, which share none with others -> the donor's file with its first."""
         stored = {s.name for d in self._taken.values() for module in d.stored for s in module}
+        firsts = {shard.name: shard.tensors[0].name for shard in shards}
         return {
-            shard.name: self.checkpoint.entries[shard.tensors[0].name].file
-            for shard in shards
-            if all(tensor.name in stored for tensor in shard.tensors)
+            name: self.checkpoint.entries[first].file for name, first in firsts.items() if first in stored
         }
 
     def vouch(self, record: TensorRecord) -> TensorRecord:

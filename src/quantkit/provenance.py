@@ -80,7 +80,7 @@ def identity(plan: Plan, config: Mapping[str, Any], off_grid: str) -> dict[str, 
         "tensors": len(plan.decisions),
         "tensors_left_out": len(plan.dropped),
     }
-    if config.get("quantization_config") is not None:
+    if "quantization_config" in config:
         source["quantization_config"] = config["quantization_config"]
     return {
         "schema_version": SCHEMA_VERSION,

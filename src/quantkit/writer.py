@@ -164,7 +164,7 @@ def write_atomic(path: Path, content: bytes | Path) -> None:
 
 def json_bytes(value: object) -> bytes:
     """JSON as every small file of a build is written."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 class ShardFile:
@@ -208,15 +208,13 @@ class ShardFile:
         return self.whole or self.linked
 
     def prepare(self) -> None:
-        """Give a new file its full length and its header; one that has both is left as it is."""
+        """Give a file its full length and its header; rows that an earlier call wrote stay."""
         if self.read_only:
             return
         header = self.shard.header
         with named_write_errors(self.path):
-            if os.fstat(self._fd).st_size != self.shard.size_bytes:
-                os.ftruncate(self._fd, self.shard.size_bytes)
-            if os.pread(self._fd, len(header), 0) != header:  # a kill may fall between the two
-                _write_all(self._fd, memoryview(header), 0)
+            os.ftruncate(self._fd, self.shard.size_bytes)
+            _write_all(self._fd, memoryview(header), 0)
 
     def link(self, twin: Path) -> bool:
         """Share the bytes of another build's file that has the same header; False where that cannot be done."""
@@ -263,7 +261,6 @@ class ShardFile:
             os.fsync(self._fd)
             self.part.rename(self.path)
             sync_folder(self.path.parent)
-        self.whole = True
 
 
 def index_bytes(shards: Sequence[Shard]) -> bytes:

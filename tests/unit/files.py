@@ -1,8 +1,15 @@
-"""Folders of checkpoints as plain bytes: compared whole, and spoilt in one place. Only unit tests import it."""
+"""Folders of checkpoints: built, compared whole as plain bytes, and spoilt in one place. Only unit tests import it."""
 
 from pathlib import Path
 
 from quantkit.checkpoint import Checkpoint
+from quantkit.convert import Summary, build
+from quantkit.formats import format_named
+
+
+def made(source: Path, out: Path, name: str, **options: object) -> Summary:
+    """A build, by the format's name."""
+    return build(source, out, format_named(name), **options)  # type: ignore[arg-type]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """Builds of miniatures: each size and format decodes to its source by a third party; same source, same bytes."""
 
 import json
-import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +9,12 @@ import pytest
 
 from benchmarks.shaped import make_checkpoint, real_config, shrunk
 from quantkit.checkpoint import Checkpoint
-from quantkit.convert import Summary, build
-from quantkit.errors import BadHeader, NotEligible, OutputNotUsable
+from quantkit.errors import NotEligible, OffGrid, OutputNotUsable
 from quantkit.formats import FORMATS, format_named
-from tests.unit.bits import from_bf16
+from quantkit.journal import JOURNAL
+from tests.unit.bits import from_bf16, to_bf16
 from tests.unit.conftest import Miniature
-from tests.unit.files import contents, spoil
+from tests.unit.files import contents, down_proj, made, spoil
 
 # every format once, and every scheme at every size
 DECODED = [("E2B", name) for name in FORMATS]
@@ -27,11 +27,6 @@ BOUNDS = {
     "I8": 0.5 / 127,
     "I32": 2.0**-7,
 }  # over the row's absmax
-
-
-def made(source: Path, out: Path, name: str, **options: object) -> Summary:
-    """A build, by the format's name."""
-    return build(source, out, format_named(name), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("size", "name"), DECODED)
@@ -103,114 +98,38 @@ def test_a_text_only_copy_is_a_source_like_any_other(source: Path, tmp_path: Pat
     assert hashes[0] == hashes[1]
 
 
-@pytest.mark.parametrize("name", ["fp8emb4", "w8a8emb4", "q4w4a16ple4"])
-def test_on_another_build_gives_the_same_bytes(source: Path, tmp_path: Path, name: str) -> None:
-    base = "q4w4a16ple4" if name.endswith("ple4") else "q4w4a16emb4"
-    made(source, tmp_path / "base", base)
-    before = contents(tmp_path / "base")
-    made(source, tmp_path / "scratch", name)
-    made(source, tmp_path / "on", name, on=tmp_path / "base")
-    assert contents(tmp_path / "on") == contents(tmp_path / "scratch")
-    assert contents(tmp_path / "base") == before
-    tables = [path for path in (tmp_path / "on").glob("*.safetensors") if path.stat().st_nlink == 2]
-    assert len(tables) == 1
+def open_files() -> int:
+    """Descriptors that this process holds."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_on_a_build_across_disks_copies(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_links(self: Path, target: Path) -> None:
-        raise OSError(18, os.strerror(18))
-
+def test_no_file_stays_open_whatever_comes_of_a_build(source: Path, tmp_path: Path) -> None:
+    noisy = Path(shutil.copytree(source, tmp_path / "noisy"))
+    spoil(noisy, down_proj(7), 128, to_bf16(np.random.default_rng(1).normal(0, 0.02, 32)).tobytes())
     made(source, tmp_path / "base", "q4w4a16emb4")
-    made(source, tmp_path / "scratch", "fp8emb4")
-    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    made(source, tmp_path / "fp8", "fp8")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / JOURNAL).write_text("another\n")
+    before = open_files()
     made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
-    assert contents(tmp_path / "on") == contents(tmp_path / "scratch")
+    made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
+    refusals: tuple[tuple[type[Exception], Path, str, str, dict[str, Path]], ...] = (
+        (OffGrid, noisy, "noise", "q4w4a16", {}),
+        (NotEligible, source, "not on", "fp8emb4", {"on": tmp_path / "fp8"}),
+        (OutputNotUsable, source, "fp8", "w8a8", {}),
+        (OutputNotUsable, source, "begun", "w8a8", {}),
+    )
+    for refusal, origin, out, name, options in refusals:
+        with pytest.raises(refusal):
+            made(origin, tmp_path / out, name, **options)
+    assert open_files() == before
 
 
-def test_on_a_build_of_other_weights_is_refused(source: Path, tmp_path: Path) -> None:
-    other = make_checkpoint(tmp_path / "other", shrunk(real_config("E2B")), seed=2)
-    made(other, tmp_path / "base", "q4w4a16emb4")
-    with pytest.raises(NotEligible, match="source hash"):
-        made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
-    assert not (tmp_path / "on").exists()
-
-
-def test_on_a_damaged_build_is_refused(source: Path, tmp_path: Path) -> None:
-    made(source, tmp_path / "base", "q4w4a16emb4")
-    spoil(tmp_path / "base", "lm_head.weight_packed", 0)
-    spoil(tmp_path / "base", "model.language_model.embed_tokens.weight_packed", 0)
-    with pytest.raises(NotEligible, match="stored hash"):
-        made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
-
-
-def test_on_a_build_of_another_size_is_refused(miniature: Miniature, tmp_path: Path) -> None:
-    made(miniature("E4B"), tmp_path / "base", "q4w4a16emb4")
-    with pytest.raises(NotEligible, match="of that shape"):
-        made(miniature("E2B"), tmp_path / "on", "fp8emb4", on=tmp_path / "base")
-
-
-@pytest.mark.parametrize("base", ["fp8", "q4w4a16ple4"])
-def test_on_a_build_without_those_tables_is_refused(source: Path, tmp_path: Path, base: str) -> None:
-    made(source, tmp_path / "base", base)
-    with pytest.raises(NotEligible, match="no int4"):
-        made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
-    assert not (tmp_path / "on").exists()
-
-
-STRANGE = (
-    "[]",
-    "{}",
-    '{"tables": [], "linears": {}, "source": {}}',
-    '{"tables": {"a": 1}, "linears": {}, "source": 0}',
-)
-
-
-@pytest.mark.parametrize("content", STRANGE)
-def test_a_record_of_another_form_is_one_sentence(source: Path, tmp_path: Path, content: str) -> None:
-    made(source, tmp_path / "base", "q4w4a16emb4")
-    (tmp_path / "base" / "quantkit.json").write_text(content)
-    with pytest.raises(BadHeader, match=r"quantkit\.json"):
-        made(source, tmp_path / "on", "fp8emb4", on=tmp_path / "base")
-    with pytest.raises(BadHeader, match=r"quantkit\.json"):
-        made(source, tmp_path / "base", "q4w4a16emb4")
-
-
-def test_a_finished_build_met_again_is_left_alone(source: Path, tmp_path: Path) -> None:
-    made(source, tmp_path / "out", "fp8")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    assert made(source, tmp_path / "out", "fp8").blocks == 0
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
-
-
-def test_a_build_that_another_process_has_just_finished_is_left_alone(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was unfinished when this call looked at the folder, and whole when its turn came."""
-    made(source, tmp_path / "out", "fp8")
-    before = contents(tmp_path / "out")
-    monkeypatch.setattr("quantkit.convert.prepare_folder", lambda *about: False)
-    for name in ("w8a8", "fp8"):
-        with pytest.raises(OutputNotUsable, match=r"just ended there.*again"):
-            made(source, tmp_path / "out", name)
-        assert contents(tmp_path / "out") == before
-
-
-def test_a_finished_build_of_another_kind_or_source_is_refused(source: Path, tmp_path: Path) -> None:
-    made(source, tmp_path / "out", "fp8")
-    with pytest.raises(OutputNotUsable, match="another kind"):
-        made(source, tmp_path / "out", "w8a8")
-    other = make_checkpoint(tmp_path / "other", shrunk(real_config("E2B")), seed=2)
-    with pytest.raises(OutputNotUsable, match="another source"):
-        made(other, tmp_path / "out", "fp8")
-    config = (tmp_path / "out" / "config.json").read_bytes()
-    (tmp_path / "out" / "config.json").write_text("{}")
-    with pytest.raises(OutputNotUsable, match="changed since"):
-        made(source, tmp_path / "out", "fp8")
-    (tmp_path / "out" / "config.json").write_bytes(config)
-    made(source, tmp_path / "out", "fp8")
-    shard = next((tmp_path / "out").glob("*.safetensors"))
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(OutputNotUsable, match="changed since"):
-        made(source, tmp_path / "out", "fp8")
+def test_a_config_with_half_a_character_is_copied(source: Path, tmp_path: Path) -> None:
+    """JSON may escape one half of a surrogate pair, which no encoding of text can hold."""
+    copy = Path(shutil.copytree(source, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    config["text_config"]["note"] = "\ud83d"
+    (copy / "config.json").write_text(json.dumps(config))
+    made(copy, tmp_path / "out", "bf16")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["note"] == "\ud83d"

@@ -69,6 +69,15 @@ def test_kept_linears_are_bf16_and_ignored(copy: Path, tmp_path: Path) -> None:
     assert made.found.groups_off_grid == 0
 
 
+def test_an_off_grid_group_is_found_in_any_block(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quantkit.blocks.BLOCK_BYTES", 1024)
+    spoil(copy, down_proj(7), 4096, NOISE)
+    made = build(copy, tmp_path / "out", format_named("q4w4a16"), off_grid=KEEP)
+    assert [f"{module}.weight" for module in made.kept] == [down_proj(7)]
+
+
 @pytest.mark.parametrize(("size", "layer"), [("E2B", 3), ("12B", 5), ("12B", 4)])
 def test_the_judge_agrees_with_a_build_that_keeps(
     miniature: Miniature, tmp_path: Path, size: str, layer: int
@@ -125,11 +134,12 @@ def test_the_output_is_the_source(copy: Path) -> None:
     assert contents(copy) == before
 
 
-def test_an_output_that_is_not_empty(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
+@pytest.mark.parametrize("name", ["notes.txt", "config.json", "quantkit.json"])
+def test_an_output_that_is_not_empty(source: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
     with pytest.raises(OutputNotUsable, match="nothing was touched"):
         build(source, tmp_path, format_named("fp8"))
-    assert contents(tmp_path) == {"notes.txt": b"mine"}
+    assert contents(tmp_path) == {name: b"mine"}
 
 
 @pytest.mark.parametrize("out", ["/proc/quantkit/out", "file", "file/below"])

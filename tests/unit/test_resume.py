@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,26 +15,11 @@ from quantkit.convert import build
 from quantkit.errors import OutputNotUsable
 from quantkit.formats import format_named
 from quantkit.journal import JOURNAL, Journal
-from quantkit.writer import ShardFile, Stored
-from tests.unit.files import contents, down_proj, spoil
+from quantkit.writer import ShardFile
+from tests.unit.files import contents
+from tests.unit.stopping import Stopped, stop, stopped, write_log
 
 BUILD = format_named("fp8emb4")
-
-
-class Stopped(Exception):
-    """Stands for whatever ends a process."""
-
-
-def failing_after(count: int, function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
-    """The function, until it has been called so many times."""
-    calls = iter(range(count))
-
-    def call(*arguments: Any) -> Any:
-        if next(calls, None) is None:
-            raise error
-        return function(*arguments)
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +28,6 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     build(source, out, BUILD)
     return contents(out)
-
-
-def stop(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int, error: Exception) -> None:
-    """Let one function fail after so many calls."""
-    monkeypatch.setattr(owner, name, failing_after(count, getattr(owner, name), error))
-
-
-@contextmanager
-def stopped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, count: int) -> Iterator[None]:
-    """A build that is stopped by one function after so many calls."""
-    with monkeypatch.context() as patch:
-        stop(patch, owner, name, count, Stopped())
-        with pytest.raises(Stopped):
-            yield
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 7, 100, 400])
@@ -75,19 +44,6 @@ def test_stopped_at_a_block(
     assert contents(out) == undisturbed
     assert len(written) == len(set(written))
     assert len(written) < 3 * (summary.blocks - blocks) + 10
-
-
-def write_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Tensor and row of every write from now on."""
-    written: list[tuple[str, int]] = []
-    original = ShardFile.write_rows
-
-    def logged(self: ShardFile, tensor: Stored, start_row: int, data: memoryview) -> None:
-        written.append((tensor.name, start_row))
-        original(self, tensor, start_row, data)
-
-    monkeypatch.setattr(ShardFile, "write_rows", logged)
-    return written
 
 
 @pytest.mark.parametrize("step", range(7))
@@ -231,6 +187,47 @@ def test_what_is_written_counts_where_the_disk_is_full(
     assert contents(out) == undisturbed
 
 
+def test_room_that_was_only_asked_for_does_not_count(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have their full length from the first call on, and take no disk until they are written."""
+    monkeypatch.setattr(ShardFile, "write_rows", lambda *about: None)
+    with stopped(monkeypatch, ShardFile, "publish", 0):
+        build(source, tmp_path / "out", BUILD)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 16))
+    with pytest.raises(OutputNotUsable, match="65,536 bytes free"):
+        build(source, tmp_path / "out", BUILD)
+
+
+def test_a_disk_that_holds_just_the_build_suffices(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
+) -> None:
+    needed = sum(len(data) for name, data in undisturbed.items() if name.endswith(".safetensors"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
+    build(source, tmp_path / "out", BUILD)
+    assert contents(tmp_path / "out") == undisturbed
+
+
+def test_a_folder_that_cannot_be_gone_on_with_is_let_go(source: Path, half_done: Path) -> None:
+    part = max(half_done.glob("model-*.part"))
+    part.unlink()
+    part.mkdir()
+    for _ in range(2):
+        with pytest.raises(OutputNotUsable, match="Is a directory"):
+            build(source, half_done, BUILD)
+
+
+def test_a_journal_beside_the_source_is_not_taken_for_ours(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, bytes]
+) -> None:
+    copy = Path(shutil.copytree(source, tmp_path / "copy"))
+    (copy / JOURNAL).write_text("of the build that this source was\n")
+    with stopped(monkeypatch, output, "write_atomic", 4):
+        build(copy, tmp_path / "out", BUILD)
+    build(copy, tmp_path / "out", BUILD)
+    assert contents(tmp_path / "out") == undisturbed
+
+
 @pytest.mark.parametrize("module", ["lm_head", "model.language_model.embed_tokens"])
 def test_a_table_and_its_head_are_both_looked_at(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
@@ -249,28 +246,6 @@ def test_a_table_and_its_head_are_both_looked_at(
     part.write_bytes(data)
     build(source, out, BUILD)
     assert contents(out) == contents(tmp_path / "whole")
-
-
-def test_an_unfinished_build_of_a_source_that_changed_is_left_alone(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy, out = Path(shutil.copytree(source, tmp_path / "copy")), tmp_path / "out"
-    with stopped(monkeypatch, Journal, "add", 20):
-        build(copy, out, BUILD)
-    spoil(copy, down_proj(0), 0)
-    with pytest.raises(OutputNotUsable, match="unfinished build of another source"):
-        build(copy, out, BUILD)
-
-
-def test_an_unfinished_build_on_another_goes_on_on_it_alone(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it took over has its findings in that other build."""
-    build(source, tmp_path / "base", format_named("q4w4a16emb4"))
-    with stopped(monkeypatch, ShardFile, "publish", 0):
-        build(source, tmp_path / "out", BUILD, on=tmp_path / "base")
-    with pytest.raises(OutputNotUsable, match="unfinished build of another"):
-        build(source, tmp_path / "out", BUILD)
 
 
 def test_a_disk_too_small_is_refused_before_the_first_byte(

@@ -69,7 +69,7 @@ def test_streams_never_share_a_shard_and_a_large_tensor_has_its_own() -> None:
     def row(name: str, size: int) -> Stored:
         return Stored(name, "I8", (size, 1))
 
-    shards = make_shards([[row("a", 6), row("b", 5), row("c", 4)], [row("d", 1), row("e", 99)]], 10)
+    shards = make_shards([[row("a", 6), row("b", 5), row("c", 5)], [row("d", 1), row("e", 99)]], 10)
     assert [[tensor.name for tensor in shard.tensors] for shard in shards] == [
         ["a"],
         ["b", "c"],
@@ -78,8 +78,9 @@ def test_streams_never_share_a_shard_and_a_large_tensor_has_its_own() -> None:
     ]
     assert [shard.name for shard in shards][-1] == "model-00004-of-00004.safetensors"
     index = json.loads(index_bytes(shards))
-    assert index["metadata"] == {"total_size": 115}
+    assert index["metadata"] == {"total_size": 116}
     assert index["weight_map"]["c"] == "model-00002-of-00004.safetensors"
+    assert list(json.loads(index_bytes([shards[1], shards[0]]))["weight_map"]) == ["a", "b", "c"]
 
 
 def test_no_final_name_before_publish(tmp_path: Path) -> None:
@@ -173,7 +174,12 @@ def test_a_twin_with_another_header_is_not_linked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.ENOSPC, "what is done is kept"), (errno.EACCES, "may write"), (errno.EROFS, "writable disk")],
+    [
+        (errno.ENOSPC, "what is done is kept"),
+        (errno.EDQUOT, "raise the quota"),
+        (errno.EACCES, "may write"),
+        (errno.EROFS, "writable disk"),
+    ],
 )
 def test_what_the_disk_says_becomes_one_sentence(number: int, words: str) -> None:
     with pytest.raises(OutputNotUsable, match=words), named_write_errors(Path("there")):
