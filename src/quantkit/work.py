@@ -17,11 +17,17 @@ class _Queue(Generic[Item]):
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = enumerate(items)
         self._lock = threading.Lock()
+        self._opened = threading.Event()
         self._errors: list[tuple[int, Exception]] = []
         self._stopped = False
 
+    def open(self) -> None:
+        """Hand items out from now on."""
+        self._opened.set()
+
     def take(self) -> tuple[int, Item] | None:
-        """The next item, or None when there is none left or the work was stopped."""
+        """The next item, or None when there is none left or the work was stopped; waits until it is opened."""
+        self._opened.wait()
         with self._lock:
             return None if self._stopped else next(self._items, None)
 
@@ -31,6 +37,7 @@ class _Queue(Generic[Item]):
             self._stopped = True
             if number is not None and error is not None:
                 self._errors.append((number, error))
+        self._opened.set()
 
     def raise_first(self) -> None:
         """Raise the error of the earliest item, if any."""
@@ -61,8 +68,10 @@ def for_each(
 
     with ThreadPoolExecutor(workers) as pool:
         try:
-            for started in [pool.submit(run) for _ in range(workers)]:
-                started.result()
+            begun = [pool.submit(run) for _ in range(workers)]
+            queue.open()  # not before: of a thread that Ctrl-C met on its way into the pool, nobody waits for the end
+            for each in begun:
+                each.result()
         except BaseException:  # Ctrl-C, say: leaving the pool waits for its threads, so let them end
             queue.stop()
             raise

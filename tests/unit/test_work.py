@@ -3,6 +3,9 @@
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,6 +55,21 @@ def test_a_state_that_cannot_be_made_is_an_error() -> None:
 
     with pytest.raises(MemoryError, match="no room"):
         for_each(range(3), 2, fail, lambda state, item: None)
+
+
+def test_ctrl_c_before_all_threads_are_known_begins_no_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that the pool does not know yet is not waited for, so it must not be at work."""
+    submit, seen = ThreadPoolExecutor.submit, list[int]()
+
+    def interrupted(self: ThreadPoolExecutor, run: Callable[[], None]) -> None:
+        submit(self, run)
+        time.sleep(0.05)  # in which that thread would begin
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for_each(range(1000), 2, lambda: None, lambda state, item: seen.append(item))
+    assert seen == []
 
 
 CTRL_C = """
