@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import ExitStack
+from dataclasses import replace
 from math import inf, nan
 
 import aiohttp
@@ -188,6 +189,21 @@ def test_a_request_too_few_or_too_many_is_named() -> None:
     for count, kinds in ((7, {"answers"}), (8, set()), (9, {"answers"})):
         some = Measured(Cell(1, 4, 2), [good] * count, before=counters, after=counters)
         assert {problem.kind for problem in problems(some, GOOD)} == kinds
+
+
+def test_a_slow_client_is_advice_only_where_it_shares_its_cores_and_causes_come_first() -> None:
+    good = Answer(0.0, 1.0, [0.5, 1.0], [1, 2], 4, 2, 2, "length", done=True)
+    counters = {"vllm:generation_tokens_total": 5.0}
+    fine = Measured(Cell(1, 4, 2), [good] * 8, before=counters, after=counters)
+    busy = {**GOOD, "client_cpu_share": 0.9}
+    assert judged(fine, GOOD, shares_cores=False) == []
+    (said,) = judged(fine, busy, shares_cores=True)
+    assert said.startswith("client: used 90% of a core")
+    with pytest.raises(CellRefused, match="cell 1x4 is no number: client: used 90% of a core"):
+        judged(fine, busy, shares_cores=False)
+    wrong = Measured(Cell(1, 4, 2), [*fine.answers[1:], replace(good, finish_reason="stop")])
+    with pytest.raises(CellRefused, match="is no number: answers: 1 of 8 requests: finish_reason 'stop'"):
+        judged(wrong, busy, shares_cores=True)
 
 
 def test_a_client_that_is_the_bottleneck_fails_where_it_has_its_own_cores() -> None:
