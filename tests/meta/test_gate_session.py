@@ -126,6 +126,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
     )
     status, output = project.run(GOOD, "--force-regen", "--from", "run1")
     assert status == 11
+    assert not (project.root / "run3").exists(), "nothing is measured where runs are merged"
     assert "bf16 8x128: old none, new 400.00" in output
     assert "provisional: 1 of 3 boots" in output
     assert "gemm int4-1: token, old none, new 2.000" in output

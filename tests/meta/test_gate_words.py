@@ -110,7 +110,8 @@ ASKED = {
     "the sweep alone": ({"sweep"}, ROWS, ["sweep/fp8.json"]),
     "a run without products": ({"gemm", "sweep"}, ROWS[2:], ["sweep/fp8.json"]),
     "a run without a sweep": ({"gemm", "sweep"}, ROWS[:2], ["gemm.json"]),
-    "another suite": (set[str](), ROWS, []),
+    "nothing": (set[str](), ROWS, []),
+    "another suite": ({"serve"}, (*ROWS, Row("serve", "fp8", "boot", "ok")), []),
     "a run of another suite": ({"gemm"}, ROWS[2:], []),
 }
 

@@ -85,10 +85,6 @@ class Judged:
         return 12 if self.infrastructure else 0
 
 
-def _regenerates(config: pytest.Config) -> bool:
-    return bool(config.getoption("force_regen", False))
-
-
 def _require_rivals(settings: Settings) -> None:
     """Refuse a comparison that is none: one build, and another build or, in containers, another image."""
     images = settings.machine.engine == "docker"
@@ -111,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "--regen-all, got it, expected --force-regen: it overwrites and passes unseen"
         )
     workers = hasattr(config, "workerinput") or bool(config.getoption("numprocesses", None))
-    if _regenerates(config):
+    if config.getoption("force_regen", False):
         try:
             refuse_here(os.environ, workers)
         except RegenRefused as wrong:
@@ -122,9 +118,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --force-regen --from the named runs are the measurement: nothing is measured again."""
-    if _regenerates(config) and config.stash[SETTINGS].from_runs:
+    if config.stash[SETTINGS].from_runs:
         away = [item for item in items if suite_of(item)]
-        config.stash[REGENERATED] = {suite_of(item) for item in away} & {"gemm", "sweep"}
+        config.stash[REGENERATED] = {suite_of(item) for item in away}
         items[:] = [item for item in items if not suite_of(item)]
         config.hook.pytest_deselected(items=away)
 
@@ -174,9 +170,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ledger, settings, judged = config.stash[LEDGER], config.stash[SETTINGS], config.stash[JUDGED]
     if not ledger.writes:
         return
-    swept = bool(ledger.header) and any(key[0] == "sweep" for key in ledger.rows)
+    swept = any(key[0] == "sweep" for key in ledger.rows)
     try:
-        if _regenerates(config) and settings.from_runs:
+        if settings.from_runs:
             _regenerate(config.stash.get(REGENERATED, set()), settings, judged)
         elif settings.gate == "ab" and swept:
             _judge_ab(config, settings, judged)
@@ -252,7 +248,7 @@ def _regenerate(asked: set[str], settings: Settings, judged: Judged) -> None:
     """New baselines of the suites that were asked for and run: all are planned before the first is written."""
     judged.look = True
     machine, reason, records = settings.machine.name, settings.accept_regression, _runs_to_merge(settings)
-    suites = asked & {row.suite for record in records.values() for row in record.rows}
+    suites = asked & {"gemm", "sweep"} & {row.suite for record in records.values() for row in record.rows}
     if not suites:
         raise RegenRefused("runs to merge", got="no row of gemm or sweep that was asked for", expected="some")
     entries = new_entries(records, reason) if "sweep" in suites else {}
