@@ -130,6 +130,8 @@ def test_workers_send_their_rows_and_share_no_server(project: Path) -> None:
     assert status == 1
     assert outcomes(read_record(project / "run"))["bf16 8x128@2"] == "ok"
     assert (project / "run.log").read_text().split() == ["bf16", "w8a8", "bf16@2"]
+    lines = (project / "run/journal.jsonl").read_text().splitlines()
+    assert len(lines) == len(set(lines)), "a worker wrote what the controller writes"
 
 
 def test_a_demanded_card_that_is_missing_fails(project: Path) -> None:
