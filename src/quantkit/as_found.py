@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from quantkit.findings import Finding
+from quantkit.findings import Finding, each
 from quantkit.formats import FORMATS, FP8, FP8FNUZ, INT4, INT8, Format, Scheme
 from quantkit.header import Entry
 from quantkit.model import Inventory, Role, Tensor
@@ -248,7 +248,7 @@ def compare_layout(
         name for name in entries if name not in explained and not (foreign and _unread(implied, name))
     ]
     findings += [Finding("missing_tensor", name) for name in missing]
-    findings += [Finding("unexpected_tensor", name) for name in unexpected]
+    findings += each("unexpected_tensor", unexpected)
     dense = [(module.tensor("weight"), module.source.name) for module in sound if module.scheme is None]
     same = [
         (name, name)

@@ -94,8 +94,7 @@ def _leaves_weights_alone(activations: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return repr(value)[:200]
 
 
 def _matches(module: Module, patterns: Patterns) -> frozenset[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantkit.as_found import Module
 from quantkit.checkpoint import INDEX, Checkpoint
-from quantkit.findings import Finding
+from quantkit.findings import Finding, each
 from quantkit.verify_values import in_order
 
 BLOCK_BYTES = 1 << 20
@@ -77,8 +77,8 @@ def judge_side_files(source: Checkpoint, built: Checkpoint, foreign: bool) -> It
             yield Finding("side_file_differs", path.name)
     if not foreign:
         known = WRITTEN_BY_BUILDS.union(source.beside())
-        strange = (name for name in built.beside() if name not in known and not name.startswith(HIDDEN))
-        yield from (Finding("side_file_unexpected", name[:80]) for name in strange)
+        strange = [name for name in built.beside() if name not in known and not name.startswith(HIDDEN)]
+        yield from each("side_file_unexpected", strange)
 
 
 def judge_weight_shapes(built: Checkpoint, modules: Sequence[Module]) -> Iterator[Finding]:
@@ -106,5 +106,4 @@ def judge_shards(built: Checkpoint, foreign: bool) -> Iterator[Finding]:
             yield Finding(
                 "metadata_differs", name, repr(metadata)[:80], "format pt" if foreign else "format pt alone"
             )
-    for name in built.stray_weights():
-        yield Finding("stray_weights", name)
+    yield from each("stray_weights", built.stray_weights())

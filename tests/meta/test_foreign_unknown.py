@@ -222,3 +222,11 @@ def test_an_order_that_moves_no_column_is_none(order: str, good: bool, source: P
     draft = made("int4-7.5-bf16", source)
     draft.config["quantization_config"]["config_groups"]["group_0"]["weights"]["actorder"] = order
     assert (problems(source, draft, tmp_path) == []) is good
+
+
+def test_the_section_may_stand_in_the_nested_config(source: Path, tmp_path: Path) -> None:
+    draft = made("int4-7.5-bf16", source)
+    draft.config["text_config"]["quantization_config"] = draft.config.pop("quantization_config")
+    assert problems(source, draft, tmp_path) == []
+    draft.config["text_config"]["quantization_config"]["ignore"].append(UP)
+    assert ("config_ignored_but_quantized", UP) in problems(source, draft, tmp_path)

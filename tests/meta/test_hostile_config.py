@@ -1,4 +1,4 @@
-"""Configs made to hurt, beside weights that are sound: judged by the whole command, in bounded time and memory.
+"""Configs made to hurt beside weights that are sound, and names without end: judged whole, in bounded time and memory.
 
 One child process judges them all, one after another, and measures itself.
 """
@@ -6,13 +6,14 @@ One child process judges them all, one after another, and measures itself.
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quantkit.convert import build
 from quantkit.formats import FORMATS
-from tests.meta.toy import make_toy, read_draft
+from tests.meta.toy import Raw, make_toy, read_draft
 
 LIMIT_S = 10.0  # of the processor: ten times what is promised, since other machines are slower
 LIMIT_BYTES = 300 << 20
@@ -96,6 +97,14 @@ def long_names(section: dict[str, Any]) -> None:
     section["k" * (8 << 20)] = "v" * (8 << 20)
 
 
+def many_tensors(good: Path, folder: Path) -> Path:
+    """Weights of as many tensors as are read, each of which nothing implies."""
+    draft = read_draft(good)
+    for number in range(49_000):
+        draft.put(f"model.layers.{number}.self_attn.q_proj.weight", Raw("BF16", (0,), bytearray()))
+    return draft.save(folder)
+
+
 CONFIGS = (
     many_groups,
     costly_groups,
@@ -118,7 +127,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, f
     folder = tmp_path_factory.mktemp("configs")
     source = make_toy(folder / "source")
     build(source, folder / "good", FORMATS["q4w4a16"])
-    folders = [folder / "good"]
+    folders = [folder / "good", many_tensors(folder / "good", folder / "many_tensors")]
     for spoil in CONFIGS:
         draft = read_draft(folder / "good")
         spoil(draft.config["quantization_config"])
@@ -145,5 +154,16 @@ def test_a_hostile_config_is_refused_within_bounds(
     assert status in (1, 2)
     assert "quantization_config" in first
     assert first.isprintable()
+    assert seconds <= LIMIT_S
+    assert peak_bytes <= LIMIT_BYTES
+
+
+def test_very_many_tensors_are_refused_within_bounds(
+    verdicts: dict[str, tuple[int, float, int, str]],
+) -> None:
+    status, seconds, peak_bytes, first = verdicts["many_tensors"]
+    assert status == 1
+    assert "model.layers.0.self_attn.q_proj.weight" in first
+    assert "49,000 times" in first
     assert seconds <= LIMIT_S
     assert peak_bytes <= LIMIT_BYTES

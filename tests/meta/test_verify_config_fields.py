@@ -96,6 +96,25 @@ def test_one_field_more_is_found(judged: Judged) -> None:
             assert findings(config, judged), f"{path} may hold more"
 
 
+NEUTRAL = [
+    ("observer", ["minmax", None]),
+    ("actorder", ["weight", "static", None, False]),
+    *((key, [None, {}, False]) for key in ("block_structure", "observer_kwargs", "scale_dtype", "zp_dtype")),
+]
+
+
+@pytest.mark.parametrize(("key", "neutral"), NEUTRAL, ids=[key for key, _ in NEUTRAL])
+def test_a_neutral_argument_says_nothing_and_any_other_value_does(
+    judged: Judged, key: str, neutral: list[Any]
+) -> None:
+    for path in places(judged[0]):
+        if path[-1] in ("weights", "input_activations") and holder_of(judged[0], path)[path[-1]]:
+            for value in [*neutral, "group", [128, 128]]:
+                config = copy.deepcopy(judged[0])
+                holder_of(config, path)[path[-1]][key] = value
+                assert (findings(config, judged) == []) is (value in neutral or key == "observer"), value
+
+
 def test_very_many_groups_are_not_tried(judged: Judged) -> None:
     if "quantization_config" in judged[0]:
         config = copy.deepcopy(judged[0])

@@ -68,6 +68,17 @@ def test_keys_and_values_are_ignored_together(drop: str, tmp_path: Path) -> None
     assert ("config_dense_not_ignored", f"{LAYER}self_attn.{drop}") in {(p.kind, p.where) for p in found}
 
 
+def test_keys_and_values_may_be_ignored_by_name(tmp_path: Path) -> None:
+    """The values' name too, though no tensor has it: the engine asks for it."""
+    source = noisy(tmp_path, f"{LAYER}self_attn.k_proj", **KEYS_AS_VALUES)
+    kept(source, tmp_path / "built")
+    draft = read_draft(tmp_path / "built")
+    draft.config["quantization_config"]["ignore"] = [f"{LAYER}self_attn.{p}_proj" for p in "qkv"] + [
+        "lm_head"
+    ]
+    assert verify(source, draft.save(tmp_path / "renamed")).good
+
+
 def test_a_partner_of_nothing_off_the_grid_may_not_stay_dense(tmp_path: Path) -> None:
     source = noisy(tmp_path, f"{LAYER}mlp.down_proj")
     kept(source, tmp_path / "built")

@@ -38,6 +38,20 @@ def test_codes_under_a_label_of_no_scheme_are_held_against_their_like(
     assert [(p.kind, p.where, p.expected) for p in found] == [("wrong_dtype", f"{UP}.weight", wanted)]
 
 
+@pytest.mark.parametrize(
+    ("target", "matches"),
+    [("ParallelLMHead", True), ("LMHead", True), ("VocabParallelEmbedding", False), ("Linear", False)],
+)
+def test_a_head_is_matched_by_its_own_class(target: str, matches: bool, source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "built", FORMATS["w8a8emb4"])
+    draft = read_draft(tmp_path / "built")
+    for group in draft.config["quantization_config"]["config_groups"].values():
+        group["targets"] = [target if "lm_head" in each else each for each in group["targets"]]
+    found = verify(source, draft.save(tmp_path / "renamed")).problems
+    assert (found == ()) is matches
+    assert [p.kind for p in found if p.where == "lm_head"] == ([] if matches else ["config_module_unmatched"])
+
+
 def test_a_shard_says_nothing_but_its_format(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "built", FORMATS["fp8"])
     draft = read_draft(tmp_path / "built")
@@ -94,6 +108,20 @@ def test_a_file_that_the_source_has_is_not_unexpected(source: Path, tmp_path: Pa
     (tmp_path / "source" / "added_tokens.json").write_text("{}")
     build(tmp_path / "source", tmp_path / "built", FORMATS["fp8"])
     assert verify(tmp_path / "source", tmp_path / "built").good
+
+
+def test_what_each_maker_writes_anew_is_not_compared(source: Path, tmp_path: Path) -> None:
+    """The card and the record of any build; of another's, all that no engine reads."""
+    shutil.copytree(source, tmp_path / "source")
+    for name in ("README.md", "quantkit.json", "NOTICE"):
+        (tmp_path / "source" / name).write_text("the source's own")
+    build(tmp_path / "source", tmp_path / "built", FORMATS["fp8"])
+    (tmp_path / "built" / "README.md").write_text("the build's own")
+    assert verify(tmp_path / "source", tmp_path / "built").good
+    (tmp_path / "built" / "NOTICE").unlink()
+    assert verify(tmp_path / "source", tmp_path / "built", foreign=True).good
+    found = verify(tmp_path / "source", tmp_path / "built").problems
+    assert [(p.kind, p.where) for p in found] == [("side_file_missing", "NOTICE")]
 
 
 def test_a_finding_is_one_line_whatever_a_name_holds() -> None:
