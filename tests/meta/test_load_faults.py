@@ -58,6 +58,12 @@ def test_fault_fails_the_cell_by_name(script: Script, reason: str) -> None:
         judged(found, repeat_numbers(found), shares_cores=True)
 
 
+def test_a_request_that_goes_on_for_longer_than_it_may_is_given_up() -> None:
+    """No gap is long: only the time in all is."""
+    found, _ = measured(Script(per_token_s=0.1), Cell(1, 16, 32), request_s=1.5)
+    assert found.answers[0].problem(16, 32) == "no further byte came before the deadline"
+
+
 def test_an_honest_server_has_no_problem() -> None:
     found, _ = measured(Script(first_s=0.1, per_token_s=0.02), Cell(4, 16, 32))
     assert [problem for problem in problems(found, repeat_numbers(found)) if problem.kind != "client"] == []

@@ -104,7 +104,7 @@ def measure(
 async def _measure(
     target: Target, cell: Cell, prompts: Sequence[Prompt], warm_up: Sequence[Prompt]
 ) -> Measured:
-    timeout = aiohttp.ClientTimeout(total=target.request_s)
+    timeout = aiohttp.ClientTimeout(total=None)  # aiohttp's would be entered and left at every read
     # A limit would cap the concurrency in silence; a connection kept longer than the server keeps it (uvicorn:
     # 5 s) breaks the request that is written to it.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
@@ -112,9 +112,9 @@ async def _measure(
         measured = Measured(cell)
         bodies = [body_of(target.model, prompt, cell.output_tokens) for prompt in prompts]
         warm = [body_of(target.model, prompt, min(8, cell.output_tokens)) for prompt in warm_up]
-        await ClosedLoop(session, InFlight(cell.concurrency), target.stall_s).send(warm)
+        await ClosedLoop(session, InFlight(cell.concurrency), target).send(warm)
         measured.before = await read_metrics(session)
-        await _watched(ClosedLoop(session, InFlight(cell.concurrency), target.stall_s), measured, bodies)
+        await _watched(ClosedLoop(session, InFlight(cell.concurrency), target), measured, bodies)
         measured.after = await read_metrics(session)
         return measured
 
@@ -151,7 +151,7 @@ class ClosedLoop:
 
     session: aiohttp.ClientSession
     flight: InFlight
-    stall_s: float
+    target: Target
     broken: bool = False
     out: dict[asyncio.Timeout, Recording] = field(default_factory=dict)
 
@@ -168,12 +168,12 @@ class ClosedLoop:
         return recordings
 
     async def _end_stalled(self) -> None:
-        """Time out every request that gave no byte for `stall_s`: one look at all costs less than a timer a read."""
+        """Time out every request that gave no byte for `target.stall_s`: one look at all costs less than a timer a read."""
         while True:
-            await asyncio.sleep(self.stall_s / 4)
+            await asyncio.sleep(self.target.stall_s / 4)
             now_s = time.perf_counter()
             for deadline, recording in self.out.items():
-                if now_s - recording.last_s > self.stall_s:
+                if now_s - recording.last_s > self.target.stall_s:
                     deadline.reschedule(asyncio.get_running_loop().time())
 
     async def _slot(self, waiting: Iterator[bytes], recordings: list[Recording]) -> None:
@@ -188,7 +188,7 @@ class ClosedLoop:
     async def _request(self, body: bytes, recording: Recording) -> None:
         recording.sent_s = time.perf_counter()
         try:
-            async with asyncio.timeout(None) as deadline:
+            async with asyncio.timeout(self.target.request_s) as deadline:
                 self.out[deadline] = recording
                 async with self.session.post("/v1/completions", data=body, headers=JSON) as response:
                     if response.status == 200:
