@@ -168,7 +168,7 @@ class ClosedLoop:
         return recordings
 
     async def _end_stalled(self) -> None:
-        """Time out every request that gave no byte for `target.stall_s`: one look at all costs less than a timer a read."""
+        """Time out each request without a byte for `stall_s`: one look at all costs less than a timer a read."""
         while True:
             await asyncio.sleep(self.target.stall_s / 4)
             now_s = time.perf_counter()
