@@ -113,3 +113,28 @@ def test_another_scale_is_called_so(scheme: Scheme, values: list[float], scale: 
         assert rows.SCALE_NOT_RULE in wrong_in_row(scheme, values, float(beside), bytes_of(codes))
     for unusable in (0.0, -scale, np.nan, np.inf):
         assert wrong_in_row(scheme, values, unusable, bytes_of(codes)) == {rows.SCALE_UNUSABLE}
+
+
+@pytest.mark.parametrize("scheme", [FP8, FP8FNUZ, INT8], ids=lambda scheme: scheme.name)
+def test_the_first_wrong_code_of_a_block_is_named_and_all_are_counted(scheme: Scheme) -> None:
+    _, _, values, scale, codes = next(row for row in GOLDEN_ROWS if row[0] is scheme)
+    bits, stored = to_bf16([values] * 4), np.stack([bytes_of(codes)] * 4)
+    stored[1, 2], stored[3, 0] = 1, 1
+    assert stored[1, 2] != bytes_of(codes)[2]
+    assert stored[3, 0] != bytes_of(codes)[0]
+    scales, book = np.full(4, scale, np.float32), CODEBOOKS[scheme.code_dtype]
+    scales[2] = np.nan
+    found = rows.judge_rows(bits, stored, scales, scheme.code_max, book)[2]
+    assert found[rows.CODE_NOT_NEAREST].tolist() == [2, 1, 2]
+    assert found[rows.SCALE_UNUSABLE].tolist() == [1, 2, 0]
+
+
+def test_the_first_wrong_group_of_a_block_is_named_and_all_are_counted() -> None:
+    _, values, step, levels = GROUPS[0]
+    nibbles = (np.array([*levels, *[0] * (32 - len(levels))]) + 8).astype(np.uint32)
+    words = (nibbles.reshape(4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+    block = np.tile(words.view(np.int32), (3, 2))
+    steps = np.full((3, 2), step, np.float32)
+    steps[1, 1], steps[2, 0] = np.nan, np.inf
+    found = groups.judge_groups(np.tile(padded(values), (3, 2)), block, steps)[2]
+    assert found[groups.STEP_UNUSABLE].tolist() == [2, 1, 1]
