@@ -77,7 +77,7 @@ class Billing:
 
     def keep(self) -> None:
         """Keep the hours for a session that resumes this run."""
-        if self.config.stash[LEDGER].writes and self.settings.run.is_dir():
+        if self.config.stash[LEDGER].writes:
             kept = {"seconds": round(self.spent_s(), 1), "usd_per_hour": self.settings.price}
             (self.settings.run / KEPT_IN).write_text(json.dumps(kept) + "\n", encoding="utf-8")
 

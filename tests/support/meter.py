@@ -41,8 +41,6 @@ class Meter:
 
     def left_s(self) -> float | None:
         """Seconds left: rates corrected by this run's own pace, else the mean of like items; None if unknown."""
-        if not self.left:
-            return 0.0
         pace, like = self._pace(), defaultdict[str, list[float]](list)
         for key, seconds in self.measured.items():
             like[stage_of(key)].append(seconds)
