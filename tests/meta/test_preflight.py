@@ -9,7 +9,16 @@ import pytest
 
 from quantkit.machines import Container, machine_named
 from tests.meta import small_project
-from tests.support.host import Host, Wanted, container_arguments, facts_of, gate_of, nodes
+from tests.support import host
+from tests.support.host import (
+    FREE_FOR_RUNS_BYTES,
+    Host,
+    Wanted,
+    container_arguments,
+    facts_of,
+    gate_of,
+    nodes,
+)
 from tests.support.preflight import GIB, Card, Device, Facts, Gate, Space, exit_status, faults, listed
 from tests.support.source import HubSource, HubUnreachable, SourceRefused
 
@@ -92,6 +101,16 @@ def test_all_faults_stand_in_one_list_and_one_that_stays_decides() -> None:
     )
 
 
+def test_the_list_says_what_to_do_where_something_can_be_done() -> None:
+    errors = {"licence of g/m": False, "download of g/m": True}
+    found = faults(MACHINE, MACHINE.image, replace(READY, archs=(), source_errors=errors))
+    assert listed(MACHINE, found).splitlines()[1:] == [
+        "  agent: the driver offers no card, not gfx942 -> make droplet, then reboot once",
+        "  source: licence of g/m",
+        "  source: download of g/m -> run it again",
+    ]
+
+
 def test_a_cpu_machine_needs_no_card() -> None:
     gate = replace(GATE, archs=("cpu",), cards=())
     cpu = replace(MACHINE, arch="cpu")
@@ -144,7 +163,7 @@ HUB = HubSource("google/x", "main", Path("/nowhere"))
 
 
 @pytest.mark.parametrize(
-    ("host", "downloads", "checks"),
+    ("fake", "downloads", "checks"),
     [
         (FakeHost(), (), []),
         (FakeHost(), (HUB,), []),
@@ -153,6 +172,7 @@ HUB = HubSource("google/x", "main", Path("/nowhere"))
             (HUB,),
             ["disk"],
         ),  # 10 to download, ten builds of at most 10, and room for runs
+        (FakeHost(free=111 * GIB), (), []),
         (FakeHost(hub=SourceRefused("licence of google/x")), (HUB,), ["source"]),
         (FakeHost(hub=HubUnreachable("download of google/x")), (HUB,), ["source"]),
         (FakeHost(replace(READY, docker_error="no daemon", gate=None)), (), ["docker"]),
@@ -162,15 +182,26 @@ HUB = HubSource("google/x", "main", Path("/nowhere"))
     ],
 )
 def test_the_facts_of_a_host_reach_the_checks(
-    host: FakeHost, downloads: tuple[HubSource, ...], checks: Iterable[str]
+    fake: FakeHost, downloads: tuple[HubSource, ...], checks: Iterable[str]
 ) -> None:
-    facts = facts_of(host, Wanted(Path("/data"), 10, 0, downloads))
+    facts = facts_of(fake, Wanted(Path("/data"), 10, 0, downloads))
     assert [fault.check for fault in faults(MACHINE, MACHINE.image, facts)] == checks
+
+
+def test_a_source_that_is_here_says_how_large_a_build_may_be() -> None:
+    wanted = Wanted(Path("/data"), 3, 10 * GIB)
+    assert facts_of(FakeHost(), wanted).spaces[0].needed_bytes == 3 * 10 * GIB + FREE_FOR_RUNS_BYTES
+
+
+def test_only_a_hub_that_is_down_may_come_back() -> None:
+    for error in (SourceRefused("licence of google/x"), HubUnreachable("download of google/x")):
+        facts = facts_of(FakeHost(hub=error), Wanted(Path("/data"), 10, 0, (HUB,)))
+        assert facts.source_errors == {str(error): isinstance(error, HubUnreachable)}
 
 
 def test_device_nodes_are_found_with_their_groups(tmp_path: Path) -> None:
     (tmp_path / "dri/by-path").mkdir(parents=True)
-    for name, mode in (("dri/card0", 0o660), ("dri/renderD128", 0o660), ("kfd", 0o600)):
+    for name, mode in (("dri/card0", 0o660), ("dri/renderD128", 0o640), ("kfd", 0o600)):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
     assert [node.name for node in nodes(tmp_path / "dri")] == ["card0", "renderD128"]
@@ -180,8 +211,17 @@ def test_device_nodes_are_found_with_their_groups(tmp_path: Path) -> None:
     found = Host(machine, "").devices()
     gid = (tmp_path / "kfd").stat().st_gid
     assert [(device.gid, device.group_may_use) for device in found] == [
-        (gid, True), (gid, True), (gid, False), (None, True), (None, True)
+        (gid, True), (gid, False), (gid, False), (None, True), (None, True)
     ]  # fmt: skip
+
+
+def test_a_name_of_the_container_device_interface_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "CDI_FOLDERS", (tmp_path / "absent", tmp_path))
+    (tmp_path / "nvidia.yaml").write_text("cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n")
+    machine = replace(MACHINE, devices=("nvidia.com/gpu=all", "amd.com/gpu=all"))
+    assert Host(machine, "").devices() == [Device("nvidia.com/gpu=all", 0), Device("amd.com/gpu=all")]
 
 
 def test_a_container_gets_devices_groups_by_number_and_what_the_record_adds(tmp_path: Path) -> None:

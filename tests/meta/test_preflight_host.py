@@ -163,6 +163,11 @@ def test_memory_of_an_nvidia_card_is_in_mib(commands: Commands) -> None:
     assert HOST.cards() == [Card(143771 << 20, 70000 << 20), Card(143771 << 20, 4 << 20)]
 
 
+def test_what_a_command_says_that_fails_is_not_an_answer(commands: Commands) -> None:
+    commands(nvidia_smi="echo 'NVIDIA-SMI has failed'; exit 9")
+    assert HOST.cards() == []
+
+
 def test_memory_of_an_amd_card_is_in_sysfs_with_those_that_hold_it(
     commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

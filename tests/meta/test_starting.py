@@ -15,11 +15,11 @@ from tests.support.sourcehash import source_hash
 from tests.support.starting import wanted
 
 
-def config(folder: Path, source: str = "", found: tuple[str, ...] = ()) -> pytest.Config:
+def config(folder: Path, source: str = "", found: tuple[str, ...] = (), bf16: str = "") -> pytest.Config:
     """The configuration of a run of three builds."""
     builds = tuple(FORMATS[name] for name in ("bf16", "fp8", "w8a8"))
     settings = SimpleNamespace(source=folder / "source", checkpoints=folder, builds=builds, found=found)
-    given = {"source": source, "bf16_source": ""}
+    given = {"source": source, "bf16_source": bf16}
     return cast(pytest.Config, SimpleNamespace(stash={SETTINGS: settings}, getoption=given.__getitem__))
 
 
@@ -45,6 +45,7 @@ def test_a_source_is_downloaded_once(folder: Path) -> None:
     source = hub_source(REPO, folder)
     assert source is not None
     assert wanted(config(folder, REPO)).downloads == (source,)
+    assert wanted(config(folder, "", bf16=REPO)).downloads == (source,)
     source.folder.mkdir(parents=True)
     write_pin(source, COMMIT)
     assert wanted(config(folder, REPO)).downloads == ()
