@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from quantkit.formats import FORMATS
 from tests.meta import small_project
+from tests.support.billing import REFUSED, pytest_sessionfinish
 from tests.support.cells import GRIDS
 from tests.support.cost import (
     GUESSED_S,
@@ -79,6 +82,7 @@ def test_a_start_is_counted_once_a_pass_and_a_warm_up_once_a_cell(rates_folder: 
     }
     keys: list[Key] = [*expected, ("sweep", "bf16", "repeat-1-64x128"), ("sweep", "fp8", "repeat-1-1x128")]
     assert expected_s(keys, rates) == expected
+    assert expected_s([("serve", "bf16qat", "boot")], rates) == {("serve", "bf16qat", "boot"): 200.0 + serve}
     assert expected_s(keys, published_rates("unheard_of", ARTICLE, rates_folder)) == {}
 
 
@@ -142,10 +146,19 @@ def test_an_item_that_would_exceed_the_budget_is_refused(
 ) -> None:
     meter = Meter({A: 100.0}, [A], price=3.6, budget=budget)
     assert bool(meter.refusal(A, spent_s)) == refused
+    assert bool(meter.refusal(B, 0.0)) == (budget == 0.0)  # without a rate, and before anything was spent
 
 
-SLOW = small_project.SUITE.replace(
-    'row["tok_per_s"] = 10.0', 'row["tok_per_s"] = 10.0; import time; time.sleep(0.6)'
+SLOW = (
+    small_project.SUITE.replace(
+        'row["tok_per_s"] = 10.0', 'row["tok_per_s"] = 10.0; import time; time.sleep(0.6)'
+    ).replace("def test_cell(boot,", "def test_cell(server,")
+    + """
+@pytest.fixture
+def server(boot):
+    with open("started", "a") as file:
+        file.write(str(boot))
+"""
 )
 ARGS = ("--machines", "more.toml", "-m", "billed", "--builds", "bf16,fp8")
 
@@ -188,16 +201,25 @@ def test_the_budget_stops_between_items_and_holds_over_sessions(project: Path) -
     assert found.count("ok") in range(1, 9)
     assert found.count("ok") + found.count("not_run") == 9
     assert "the budget of $0.01 is spent" in (project / "run/record.jsonl").read_text()
+    started = (project / "started").read_text()
     status, _ = small_project.run(project, *ARGS, *budget)
     assert (status, outcomes(project)) == (11, found)
+    assert (project / "started").read_text() == started  # no server for items that the budget does not allow
     status, _ = small_project.run(project, *ARGS, "--budget", "1")
     assert (status, outcomes(project)) == (0, ["ok"] * 9)
+
+
+@pytest.mark.parametrize(("ended", "status"), [(0, 11), (1, 1), (10, 10)])
+def test_a_run_that_the_budget_cut_short_is_not_a_good_one(ended: int, status: int) -> None:
+    session = SimpleNamespace(config=SimpleNamespace(stash={REFUSED: 1}), exitstatus=ended)
+    pytest_sessionfinish(cast(pytest.Session, session))
+    assert session.exitstatus == status
 
 
 def test_the_cost_line_comes_first_and_the_reminder_last(project: Path) -> None:
     status, output = small_project.run(project, *ARGS, "--price", "3.5")
     assert status == 0, output
-    assert "cost: 0 min so far, $0.00; " in output
+    assert 2 <= output.count("cost: 0 min so far, $0.00; ") < 9  # at first, at last, and not at every item
     assert output.rstrip().splitlines()[-1] == "billed bills $3.50 an hour until it is destroyed"
     assert '"usd_per_hour": 3.5,' in (project / "run/record.jsonl").read_text()
     assert "cost:" not in small_project.run(project, "--builds", "bf16", "--run", "other")[1]
