@@ -1,11 +1,13 @@
 """Memory and KV tokens of the builds are predicted as a real engine reported them; less than a table more is caught."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.shaped import real_config
 from quantkit.checkpoint import Checkpoint
@@ -14,7 +16,9 @@ from quantkit.machines import machine_named
 from quantkit.memory import GIB, engine_tensors, segment_slack
 from quantkit.model import inventory
 from quantkit.plan import make_plan
+from quantkit.textconfig import text_config
 from quantkit.writer import Stored
+from tests.nano import NANO
 from tests.report.published import published_record
 from tests.support.bootlog import BootFacts
 from tests.support.contract import (
@@ -26,11 +30,13 @@ from tests.support.contract import (
     expected_of,
     predicted_bytes,
     predicted_kv_tokens,
+    stable_facts,
 )
 from tests.support.record import read_record
 
 ROOT = Path(__file__).parents[2]
 LEFT_OVER = 128  # bytes: scalars that the engine holds as buffers, or as parameters of its own
+BOOTS = ROOT / "baselines" / "cpu" / "boot"
 by_name = pytest.mark.parametrize("name", FORMATS)
 
 
@@ -51,6 +57,21 @@ def loaded(name: str, built: Callable[[Format], Path]) -> tuple[BootFacts, Expec
     )
     with Checkpoint.open(built(FORMATS[name])) as checkpoint:
         return facts, expected_of(FORMATS[name], machine_named("cpu"), checkpoint, 1 * GIB), said
+
+
+def test_a_baseline_holds_what_depends_on_build_and_machine_alone() -> None:
+    """A card's warnings are its own; those of a laptop tell of its libraries."""
+    text = text_config(json.loads((NANO / "config.json").read_text()))
+    facts = BootFacts(warnings=("b", "a"), kernels=(("Kernel", "scheme"),))
+    made = {
+        name: stable_facts(facts, Expected(FORMATS["w8a8"], machine_named(name), text, 0))
+        for name in ("cpu", "mi300x")
+    }
+    committed = [yaml.safe_load(path.read_text()) for path in BOOTS.iterdir()]
+    assert len(committed) == len(FORMATS)
+    assert all(each.keys() == made["cpu"].keys() for each in committed)
+    assert (made["cpu"]["warnings"], made["mi300x"]["warnings"]) == ([], ["a", "b"])
+    assert made["cpu"]["kernels"] == [["Kernel", "scheme"]]
 
 
 @by_name
