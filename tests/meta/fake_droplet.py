@@ -93,7 +93,7 @@ def bare(folder: Path, system: str = "ubuntu") -> Droplet:
         (droplet.bin / name).symlink_to(f"{where}/{name}")
     droplet.put("etc/os-release", SYSTEMS[system]).put("etc/group", "root:x:0:\nvideo:x:44:\n")
     droplet.put("etc/apt/sources.list.d/empty", "").put("proc/sys/kernel/random/boot_id", "first-boot\n")
-    droplet.put("state/docker-gib", "600\n").put("state/checkpoints-gib", "600\n").put(
+    droplet.put("state/docker-gib", "60\n").put("state/checkpoints-gib", "130\n").put(
         "state/groups-of-user", "users\n"
     )
     return droplet.is_so("module", "card-plugged")

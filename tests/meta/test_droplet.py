@@ -21,11 +21,13 @@ def test_a_bare_ubuntu_host_is_made_ready_and_then_left_alone(tmp_path: Path) ->
     calls = droplet.calls()
     assert f"docker pull --quiet {IMAGE}" in calls
     assert "modprobe amdgpu" in calls
+    assert "systemctl enable --now docker" in calls
+    assert all("DPkg::Lock::Timeout=600" in call for call in calls if call.startswith("apt-get"))
     assert any("linux-firmware" in call for call in calls)
     assert output.rstrip().endswith("ready     yes")
     status, output = droplet.run()
     assert (status, droplet.calls()) == (0, []), output
-    assert droplet.run("--check")[0] == 0
+    assert droplet.is_so("not-root").run("--check")[0] == 0
     assert "found 1 x gfx942" in output
     assert "found video 44 render 990 docker 990" in output
 
@@ -51,6 +53,25 @@ def test_check_changes_nothing_and_names_all_that_is_missing(tmp_path: Path) -> 
         "install docker.io",
     ):
         assert f"would {would}" in output
+
+
+def test_one_thing_that_is_missing_is_enough_not_to_be_ready(tmp_path: Path) -> None:
+    droplet = ready(tmp_path)
+    (droplet.root / "state/image").unlink()
+    status, output = droplet.run("--check")
+    assert (status, droplet.calls()) == (1, [])
+    assert f"1 to fix:\n  image: would pull {IMAGE}" in output
+
+
+def test_a_card_that_is_up_needs_nothing_and_an_image_that_is_there_no_room(tmp_path: Path) -> None:
+    droplet = ready(tmp_path).put("state/docker-gib", "1\n")
+    shutil.rmtree(droplet.root / "lib/firmware")
+    status, output = droplet.run()
+    assert (status, droplet.calls()) == (0, []), output
+    (droplet.root / "dev/kfd").unlink()
+    status, output = droplet.run()
+    assert status == 1
+    assert "NOT READY: no /dev/kfd" in output
 
 
 def test_one_reboot_is_asked_for_where_the_driver_needs_it(tmp_path: Path) -> None:
@@ -126,7 +147,7 @@ def test_a_host_without_an_init_gets_the_daemon_itself(tmp_path: Path) -> None:
 
 
 def test_a_user_is_put_into_the_cards_groups(tmp_path: Path) -> None:
-    droplet = ready(tmp_path)
+    droplet = ready(tmp_path).put("state/groups-of-user", "users video\n")
     text = (droplet.bin / "env").resolve()
     done = subprocess.run(
         [text, f"PATH={droplet.bin}", f"QUANTKIT_ROOT={droplet.root}", "SUDO_USER=ann", ROOT / "scripts/droplet"],
@@ -134,7 +155,7 @@ def test_a_user_is_put_into_the_cards_groups(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert [call for call in droplet.calls() if call.startswith("usermod")] == [
-        f"usermod -aG {group} ann" for group in ("video", "render", "docker")
+        f"usermod -aG {group} ann" for group in ("render", "docker")
     ]
 
 
@@ -144,8 +165,13 @@ def test_another_machine_is_a_record(tmp_path: Path) -> None:
     records.write_text('[boxed]\narch = "cpu" # none\nimage = "made/up@sha256:12"\ndevices = []\n')
     status, output = droplet.run("--machine", "boxed", "--machines", str(records))
     assert status == 0, output
+    assert "boxed is cpu\n" in output
     assert "docker pull --quiet made/up@sha256:12" in droplet.calls()
     assert droplet.run("--machine", "mi999")[0] == 1
+    records.write_text(
+        records.read_text().replace("boxed", "mi300x")
+    )  # a name that both files have is this one's
+    assert "found made/up@sha256:12" in droplet.run("--machines", str(records))[1]
     records.write_text('[boxed]\narch = "cpu"\nimage = "made/up:latest"\ndevices = []\n')
     assert "not pinned by digest" in droplet.run("--machine", "boxed", "--machines", str(records))[1]
 

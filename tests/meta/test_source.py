@@ -48,10 +48,14 @@ def fetch(hub: Hub, folder: Path, text: str = REPO, token: str = TOKEN) -> dict[
     return answer
 
 
-def test_a_folder_is_itself_and_a_name_is_a_repository(tmp_path: Path) -> None:
+def test_a_folder_is_itself_and_a_name_is_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     assert hub_source(str(tmp_path / "a/b"), tmp_path) is None
     assert hub_source("tests/nano/gemma-4-nano", tmp_path) is None
+    monkeypatch.chdir(tmp_path)
+    assert hub_source("a/b", tmp_path) is None
     assert hub_source("google/x", tmp_path) == HubSource("google/x", "main", tmp_path / "hub/google--x")
     assert folder_of("google/x@v1", tmp_path) == tmp_path / "hub/google--x@v1"
     assert folder_of("a/b/c", tmp_path) == Path("a/b/c").resolve()
