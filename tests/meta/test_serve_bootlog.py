@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.bootlog import BootFacts, BootLog, UnknownLogForm
+from tests.support.bootlog import LONGEST_MESSAGE, BootFacts, BootLog, UnknownLogForm
 
 CPU_LOG = """\
 (APIServer pid=11) INFO 11-29 21:10:28 [config.py:286] Gemma4 model has heterogeneous head dimensions \
@@ -168,10 +168,64 @@ def test_pieces(piece: int) -> None:
     assert facts_of(CPU_LOG, piece) == CPU_FACTS
 
 
+AFTER = "(Worker pid=13) {} 11-29 21:10:59 [some.py:1] {}\n"
+NO_FACTS = {
+    "a warning that speaks of a kernel": (
+        "WARNING",
+        "Using TritonW4A16LinearKernel for mixed-precision linear",
+    ),
+    "a warning that speaks of the pool": ("WARNING", "The KV cache size is small"),
+    "a kernel named again": ("INFO", "Using CPUWNA16LinearKernel for CompressedTensorsWNA16"),
+    "a warning of no weight": ("WARNING", "Please set a seed"),
+    "a fallback that is none of ours": ("INFO", "Fallback to the slow tokenizer"),
+}
+
+
+@pytest.mark.parametrize("which", NO_FACTS)
+def test_what_is_no_fact(which: str) -> None:
+    """Only what vLLM says of itself counts, once, and only warnings that bear on speed or numbers."""
+    assert facts_of(CPU_LOG + AFTER.format(*NO_FACTS[which])) == CPU_FACTS
+
+
+WARNINGS = (
+    "Falling back to eager", "falls back", "Fall-back in use", "an untuned shape", "shape is not tuned", "suboptimal",
+    "Sub-optimal", "Using default config", "Using default MoE config", "not optimized for this", "Performance may drop",
+    "Weights are dequantized", "fp8 is emulated", "unsupported here", "not supported here", "Disabling graphs",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WARNINGS)
+def test_warnings_that_bear_on_speed_or_numbers(text: str) -> None:
+    found = facts_of(CPU_LOG + AFTER.format("WARNING", text))
+    assert found.warnings == (*CPU_FACTS.warnings, text)
+
+
+def test_the_last_word_counts_and_each_plugin_is_told() -> None:
+    again = "CPU KV cache size: 7,000 tokens, Maximum concurrency for 9,216 tokens per request: 0.76x"
+    products = "quantkit: int4 products in torch are active"
+    found = facts_of(CPU_LOG + AFTER.format("INFO", again) + AFTER.format("INFO", products))
+    assert found == replace(CPU_FACTS, kv_tokens=7000, kv_concurrency=0.76, product_plugin=True)
+
+
+def test_bytes_that_are_no_text() -> None:
+    """A log is bytes, and some programs write others than UTF-8."""
+    parser = BootLog()
+    parser.feed(CPU_LOG.encode() + b"\xff\xfe\n")
+    assert parser.facts() == CPU_FACTS
+
+
+def test_a_message_that_never_ends_is_not_kept_whole() -> None:
+    """Each further line is looked at together with its message: half a megabyte of them must not be."""
+    parser = BootLog()
+    parser.feed(CPU_LOG.encode() + b"no header at all\n" * 10_000)
+    assert max(len(message.squeezed) for message in parser._open.values()) <= LONGEST_MESSAGE + 100
+
+
 REWORDED = {
     "KV cache": ("CPU KV cache size: 729,444 tokens,", "CPU KV cache size: 0.7 M tokens,"),
     "kernel": ("Using CPUWNA16LinearKernel for", "Picked CPUWNA16LinearKernel for"),
     "scheme": ("CompressedTensorsW8A8Int8", "CompressedTensorsW8A8Int8Turbo"),
+    "int4 scheme": ("CompressedTensorsWNA16", "CompressedTensorsWNA16Turbo"),
     "engine": ("LLM engine (v0.32.0) with config:", "LLM engine (v0.40.0), settings:"),
     "attention": ("quantkit: attention backends: CPU_ATTN.", "quantkit: attention is CPU_ATTN"),
     "held": ("bytes in 81 tensors", "MB in 81 tensors"),

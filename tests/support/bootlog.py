@@ -105,7 +105,7 @@ class BootLog:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the log."""
-        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line.decode(errors="replace"))
 
@@ -124,15 +124,19 @@ class BootLog:
 
     def _line(self, line: str) -> None:
         line = PREFIX.sub("", ANSI.sub("", line))
-        at = 0
-        process = self._last
-        for header in HEADER.finditer(line):
-            self._continue(line[at : header.start()])
-            process = header["process"] or ""
-            self._close(process)
-            self._open[process] = _Message(header["level"])
-            self._last, at = process, header.end()
-        self._continue(line[at:])
+        headers = list(HEADER.finditer(line))
+        ends = [*(header.start() for header in headers), len(line)]
+        self._continue(line[: ends[0]])
+        for header, end in zip(headers, ends[1:], strict=True):
+            self._begin(header, line[header.end() : end])
+
+    def _begin(self, header: re.Match[str], text: str) -> None:
+        """Text behind a header is of its own message, and of no other."""
+        self._last = header["process"] or ""
+        self._close(self._last)
+        message = self._open[self._last] = _Message(header["level"])
+        message.known = self._match(message, text)
+        message.add(text)
 
     def _continue(self, text: str) -> None:
         """Text without a header goes on where the last message stopped, or completes another process's."""
@@ -154,7 +158,7 @@ class BootLog:
         return any(self._take(form, squeezed) for form in FORMS)
 
     def _take(self, form: Form, squeezed: str) -> bool:
-        match = form.search(squeezed) if form.is_about(squeezed) else None
+        match = form.search(squeezed)
         if match is None:
             return False
         entries = self.found.setdefault(form.fact, [])

@@ -93,7 +93,7 @@ def _put_plugin(facts: Any, entries: Entries) -> None:
     facts.lookup_plugin, facts.product_plugin = "embeddinglookup" in active, "products" in active
 
 
-SCHEME = r"(?P<scheme>CompressedTensors(?:WNA16|WNA8Int|W8A8Int8|W8A8Fp8|W8A16Fp8|W4A8Int|W4A8Fp8|W8A8Mxfp8))"
+SCHEME = r"(?P<scheme>CompressedTensors(?:WNA16|W8A8Int8|W8A8Fp8))"
 
 FORMS = (
     form(
