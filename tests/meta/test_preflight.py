@@ -227,10 +227,11 @@ def test_a_name_of_the_container_device_interface_is_looked_up(
 def test_a_container_gets_devices_groups_by_number_and_what_the_record_adds(tmp_path: Path) -> None:
     (tmp_path / "kfd").touch()
     inside = Container("/opt/python", ("/usr", "/lib"), ("/tmp",), {"HOME": "/tmp"})
-    machine = replace(MACHINE, devices=(f"{tmp_path}/kfd", "no.such/gpu=all"), container=inside)
+    devices = (f"{tmp_path}/kfd", f"{tmp_path}/absent", "no.such/gpu=all")
+    machine = replace(MACHINE, devices=devices, container=inside)
     gid = (tmp_path / "kfd").stat().st_gid
     assert " ".join(container_arguments(machine)) == (
-        f"--device {tmp_path}/kfd --device no.such/gpu=all --group-add {gid} "
+        f"--device {tmp_path}/kfd --device {tmp_path}/absent --device no.such/gpu=all --group-add {gid} "
         "--volume /usr:/usr:ro --volume /lib:/lib:ro "
         "--tmpfs /tmp:exec --env HOME=/tmp --entrypoint /opt/python"
     )

@@ -27,6 +27,12 @@ def test_held() -> None:
         wait_fallen(cards(170), [Card(192 * GIB, 0)], seconds=0.3)
 
 
+def test_gone() -> None:
+    """A card that is no longer listed has not let go of anything."""
+    with pytest.raises(ValueError, match="shorter"):
+        wait_fallen(list, [Card(192 * GIB, 0)], seconds=0)
+
+
 def test_no_card() -> None:
     """Nothing to wait for on a laptop."""
     wait_fallen(list, [], seconds=0)

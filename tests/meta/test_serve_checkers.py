@@ -25,6 +25,7 @@ RIGHT = (
 WRONG = (
     (TEXT, Answer("The capital is Accra.", finish="stop"), WrongText),
     (TEXT, Answer("Oslofjord", finish="stop"), WrongText),
+    (TEXT, Answer("Newoslo", finish="stop"), WrongText),
     (TEXT, Answer("Oslo Bergen Rome Paris Madrid London Berlin", finish="stop"), WrongText),
     (TEXT, Answer("Oslo", calls=(LIMA,), finish="stop"), WrongText),
     (TEXT, Answer("Oslo", finish="length"), CutOff),
