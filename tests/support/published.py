@@ -75,7 +75,7 @@ def published_baselines(head: Header, rows: Iterable[Row], header: Header) -> di
         cells.setdefault(row.build, {})[row.item] = _expected(row, {} if row.build == BASE else base)
     why = {build: "; ".join(filter(None, (differs, other if build == BASE else ""))) for build in cells}
     return {
-        build: Baseline({} if why[build] else found, provisional=True, differs=why[build], published=True)
+        build: Baseline({} if why[build] else found, differs=why[build], published=True)
         for build, found in cells.items()
     }
 
