@@ -24,8 +24,8 @@ exit "$status"
 """
 
 
-def workflow() -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text())
+def workflow() -> dict[Any, Any]:
+    parsed: dict[Any, Any] = yaml.safe_load(WORKFLOW.read_text())
     return parsed
 
 
@@ -43,10 +43,35 @@ def test_the_runner_is_the_cards_and_a_fork_never_reaches_it() -> None:
     job = workflow()["jobs"]["gate"]
     assert job["runs-on"] == ["self-hosted", "mi300x"]
     assert job["runs-on"][1] in machines()
-    assert "head.repo.full_name == github.repository" in job["if"]
+    assert " ".join(job["if"].split()) == (
+        "github.event_name != 'pull_request' || (github.event.pull_request.head.repo.full_name == github.repository "
+        "&& contains(github.event.pull_request.labels.*.name, 'gpu'))"
+    )
     assert workflow()["permissions"] == {"contents": "read"}
     assert steps()["Keep the run"]["if"] == "always()"
-    assert job["outputs"].keys() == {"status", "verdict"}
+    assert job["outputs"] == {name: f"${{{{ steps.gate.outputs.{name} }}}}" for name in ("status", "verdict")}
+    assert steps()["Gate"]["id"] == "gate"
+
+
+def test_it_runs_when_documented_one_run_at_a_time() -> None:
+    """YAML takes the key `on` for a truth value."""
+    when = workflow()[True]
+    assert when.keys() == {"push", "pull_request", "schedule", "workflow_dispatch"}
+    assert when["push"]["branches"] == ["main"]
+    assert when["pull_request"]["types"] == ["labeled", "synchronize"]
+    (nightly,) = when["schedule"]
+    assert re.fullmatch(r"\d+ \d+ \* \* \*", nightly["cron"])
+    assert workflow()["concurrency"] == {"group": "gpu-mi300x", "cancel-in-progress": False}
+
+
+def test_the_run_is_kept_and_the_host_is_not_rebooted_under_the_runner() -> None:
+    kept = steps()["Keep the run"]["with"]
+    assert (kept["path"], kept["retention-days"]) == ("${{ env.RUN }}", 90)
+    assert "90 days" in (ROOT / "docs/gpu-ci.md").read_text()
+    assert "--no-reboot" in steps()["Host"]["run"]
+    assert steps()["Packages"]["run"] == "make .venv/.installed"
+    (checkout,) = (step for name, step in steps().items() if name.startswith("actions/checkout"))
+    assert checkout["with"] == {"persist-credentials": False}
 
 
 @pytest.fixture

@@ -39,10 +39,10 @@ def started_at(pid: int) -> int | None:
 
 
 def session_members(session: int) -> list[int]:
-    """Live processes of a session. Linux gives its number to no other while one of them lives."""
+    """Processes of a session. Linux gives its number to no other while one of them is there."""
     pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
     fields = ((pid, _stat(pid)) for pid in pids)
-    return [pid for pid, stat in fields if stat and stat[0] not in "ZX" and int(stat[3]) == session]
+    return [pid for pid, stat in fields if stat and int(stat[3]) == session]
 
 
 def owner_label() -> str:
