@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from quantkit.machines import Machine, machine_named
+from quantkit.machines import Container, Machine, machine_named
 from tests.support import host, hub
-from tests.support.host import Host, Wanted, facts_of
+from tests.support.host import Host, Wanted, container_arguments, facts_of, nodes
 from tests.support.hub import look_up
-from tests.support.preflight import GIB, Card, Space, faults
+from tests.support.preflight import GIB, Card, Device, Space, faults
 from tests.support.source import HubSource, HubUnreachable
 
 ROOT = Path(__file__).parents[2]
@@ -187,3 +187,41 @@ def test_memory_of_an_amd_card_is_in_sysfs_with_those_that_hold_it(
 
 def test_a_disk_is_the_one_that_a_folder_will_be_on(tmp_path: Path) -> None:
     assert HOST.free_bytes(tmp_path / "not/there/yet") == HOST.free_bytes(tmp_path)
+
+
+def test_device_nodes_are_found_with_their_groups(tmp_path: Path) -> None:
+    (tmp_path / "dri/by-path").mkdir(parents=True)
+    for name, mode in (("dri/card0", 0o660), ("dri/renderD128", 0o640), ("kfd", 0o600)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    assert [node.name for node in nodes(tmp_path / "dri")] == ["card0", "renderD128"]
+    machine = replace(
+        MACHINE, devices=(f"{tmp_path}/dri", f"{tmp_path}/kfd", f"{tmp_path}/absent", "no.such/gpu=all")
+    )
+    found = Host(machine, "").devices()
+    gid = (tmp_path / "kfd").stat().st_gid
+    assert [(device.gid, device.group_may_use) for device in found] == [
+        (gid, True), (gid, False), (gid, False), (None, True), (None, True)
+    ]  # fmt: skip
+
+
+def test_a_name_of_the_container_device_interface_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "CDI_FOLDERS", (tmp_path / "absent", tmp_path))
+    (tmp_path / "nvidia.yaml").write_text("cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n")
+    machine = replace(MACHINE, devices=("nvidia.com/gpu=all", "amd.com/gpu=all"))
+    assert Host(machine, "").devices() == [Device("nvidia.com/gpu=all", 0), Device("amd.com/gpu=all")]
+
+
+def test_a_container_gets_devices_groups_by_number_and_what_the_record_adds(tmp_path: Path) -> None:
+    (tmp_path / "kfd").touch()
+    inside = Container("/opt/python", ("/usr", "/lib"), ("/tmp",), {"HOME": "/tmp"})
+    devices = (f"{tmp_path}/kfd", f"{tmp_path}/absent", "no.such/gpu=all")
+    machine = replace(MACHINE, devices=devices, container=inside)
+    gid = (tmp_path / "kfd").stat().st_gid
+    assert " ".join(container_arguments(machine)) == (
+        f"--device {tmp_path}/kfd --device {tmp_path}/absent --device no.such/gpu=all --group-add {gid} "
+        "--volume /usr:/usr:ro --volume /lib:/lib:ro "
+        "--tmpfs /tmp:exec --env HOME=/tmp --entrypoint /opt/python"
+    )

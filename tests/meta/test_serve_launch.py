@@ -18,6 +18,7 @@ from quantkit.formats import FORMATS
 from quantkit.machines import Machine, machine_named
 from tests.nano import NANO
 from tests.support.engines import CardTaken
+from tests.support.process_engine import clean_environment
 from tests.support.serving import MULTIMODAL_ARGS, card_of, launch_for, one_run
 from tests.support.settings import Boot, Settings
 
@@ -136,3 +137,23 @@ def test_one_run_a_card_whoever_runs() -> None:
         held = one_run("a-card-of-everybody") if wanted == "CardTaken" else nullcontext()
         with held, ProcessPoolExecutor(1, get_context("fork")) as another:
             assert another.submit(as_nobody).result() == wanted
+
+
+def test_no_secret_reaches_the_server() -> None:
+    """Tokens of this shell are not the server's business."""
+    shell = {
+        "HF_TOKEN": "hf_x",
+        "MY_API_KEY": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_MAX_TOKENS": "7",
+        "PATH": "/bin",
+        "HOME": "/root",
+    }
+    assert set(shell) & set(clean_environment(shell, {})) == {
+        "PATH",
+        "HOME",
+        "TOKENIZERS_PARALLELISM",
+        "VLLM_MAX_TOKENS",
+    }
+    assert clean_environment(shell, {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
