@@ -182,6 +182,18 @@ def test_a_failed_cell_and_other_machines_are_refused(runs: Callable[..., dict[s
         new_entries({"a": record, "b": record, "c": other}, "")
 
 
+def test_a_build_that_was_not_asked_for_is_neither_written_nor_in_the_way(
+    runs: Callable[..., dict[str, Record]],
+) -> None:
+    (record,) = runs(GOOD).values()
+    failed = replace(record, rows=(*record.rows, Row("sweep", "w8a8", "1x128", "failed", "no usage")))
+    with pytest.raises(RegenRefused, match="failed: no usage"):
+        new_entries({"a": failed}, "")
+    assert new_entries({"a": failed}, "", {"fp8"}).keys() == {"fp8"}
+    with pytest.raises(RegenRefused, match="no sweep cell asked for"):
+        new_entries({"a": failed}, "", {"q4w4a16"})
+
+
 @pytest.mark.parametrize("ci", ["1", "true", "yes"])
 def test_refused_where_nobody_looks(ci: str) -> None:
     with pytest.raises(RegenRefused, match="in CI"):

@@ -212,6 +212,7 @@ def test_regen_refuses_and_leaves_the_files(first: Project) -> None:
     refusals = {
         ("--force-regen", "--from", worse): (11, "ratio 0.500 WORSE"),
         ("--force-regen", "--from", "absent"): (11, "expected a finished run"),
+        ("--force-regen", "--from", "run1", "--builds", "fp8"): (11, "no sweep cell asked for"),
         ("--force-regen", "--from", "run1", "-n", "2"): (4, "under xdist"),
         ("--from", "run1"): (4, "got no --force-regen"),
         ("--regen-all",): (4, "expected --force-regen"),

@@ -251,7 +251,8 @@ def _regenerate(asked: set[str], settings: Settings, judged: Judged) -> None:
     suites = asked & {"gemm", "sweep"} & {row.suite for record in records.values() for row in record.rows}
     if not suites:
         raise RegenRefused("runs to merge", got="no row of gemm or sweep that was asked for", expected="some")
-    entries = new_entries(records, reason) if "sweep" in suites else {}
+    builds = {build.name for build in settings.builds}
+    entries = new_entries(records, reason, builds) if "sweep" in suites else {}
     files, found = planned_files(machine, entries, ROOT)
     judged.lines += map(str, found)
     if "gemm" in suites:

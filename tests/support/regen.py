@@ -4,7 +4,7 @@ Joins records and baselines; knows no pytest. Every refusal is an error with its
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,9 @@ def refuse_here(environment: Mapping[str, str], workers: bool) -> None:
         )
 
 
-def new_entries(records: Mapping[str, Record], accepted: str) -> dict[str, Entry]:
+def new_entries(
+    records: Mapping[str, Record], accepted: str, asked: Collection[str] | None = None
+) -> dict[str, Entry]:
     """One entry a build, of all its cells in all the runs.
 
     Parameters
@@ -71,6 +73,8 @@ def new_entries(records: Mapping[str, Record], accepted: str) -> dict[str, Entry
         By the run's name.
     accepted
         The reason given for a worse figure.
+    asked
+        Builds whose baselines are made anew; all that the runs hold by default.
 
     Raises
     ------
@@ -80,9 +84,10 @@ def new_entries(records: Mapping[str, Record], accepted: str) -> dict[str, Entry
     headers = {name: record.header for name, record in records.items()}
     key = _common_key(headers)
     grids = {name: cell_rows(record.rows) for name, record in records.items()}
-    builds = list(dict.fromkeys(build for grid in grids.values() for build in grid))
+    held = dict.fromkeys(build for grid in grids.values() for build in grid)
+    builds = [build for build in held if asked is None or build in asked]
     if not builds:
-        raise RegenRefused("runs to merge", got="no sweep cell", expected="runs of tests/sweep")
+        raise RegenRefused("runs to merge", got="no sweep cell asked for", expected="runs of tests/sweep")
     return {build: _entry(build, grids, headers, key, accepted) for build in builds}
 
 
