@@ -167,7 +167,8 @@ def verify(source: Path | str, built: Path | str, *, foreign: bool = False) -> R
     Raises
     ------
     QuantkitError
-        Where either cannot be read at all; a fault in a build that can be read is a finding.
+        Where either cannot be read at all, or others stored weights by a rule that is not known; a fault in a
+        build that can be read is a finding.
     """
     with Checkpoint.open(source) as original, Checkpoint.open(built) as build:
         return _verify(original, build, foreign)

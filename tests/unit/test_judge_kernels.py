@@ -138,3 +138,17 @@ def test_the_first_wrong_group_of_a_block_is_named_and_all_are_counted() -> None
     steps[1, 1], steps[2, 0] = np.nan, np.inf
     found = groups.judge_groups(np.tile(padded(values), (3, 2)), block, steps)[2]
     assert found[groups.STEP_UNUSABLE].tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize("scheme", [FP8, FP8FNUZ, INT8], ids=lambda scheme: scheme.name)
+def test_what_is_served_is_measured_where_it_differs_and_else_what_is_stored(scheme: Scheme) -> None:
+    """An FNUZ code at an odd multiple of 2^-10 is no E4M3FN value; all other codes are served as stored."""
+    book = CODEBOOKS[scheme.code_dtype]
+    values = [scheme.code_max, 2.0**-10] if scheme is FP8FNUZ else [scheme.code_max, 1.0]
+    codes = np.array([[int(np.flatnonzero(book.values == value)[0]) for value in values]], np.uint8)
+    stored, served = rows.judge_rows(to_bf16([values]), codes, np.ones(1, np.float32), scheme.code_max, book)[
+        0
+    ]
+    assert stored[rows.SIGNAL_ENERGY] == served[rows.SIGNAL_ENERGY] > 0
+    assert stored[rows.ERROR_ENERGY] == 0
+    assert served[rows.ERROR_ENERGY] == (2.0**-20 if scheme is FP8FNUZ else 0)
