@@ -199,6 +199,11 @@ def test_int4_table_without_its_lookup() -> None:
     check_kernels(facts, expected)
     with pytest.raises(LookupMissing):
         check_kernels(replace(facts, lookup_plugin=False), expected)
+    card = machine_named("mi300x")
+    there = replace(
+        facts, kernels=tuple((card.kernels[name], "") for name in ("int8", "int4")), lookup_plugin=False
+    )
+    check_kernels(there, replace(expected, machine=card))
 
 
 @pytest.mark.parametrize(

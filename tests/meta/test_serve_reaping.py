@@ -179,7 +179,7 @@ def test_next_run_reaps(owner: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["but the guardian", "with the guardian"])
 def test_memory_of_processes_that_are_killed_together(
-    owner: "subprocess.Popen[str]", tmp_path: Path, guarded: bool
+    owner: "subprocess.Popen[str]", request: pytest.FixtureRequest, guarded: bool
 ) -> None:
     """Nobody lives whose memory could be asked for: what was noted is removed, and what has its name now is not."""
     guardian = guardian_of(owner)
@@ -189,6 +189,7 @@ def test_memory_of_processes_that_are_killed_together(
     wait_for(lambda: note.exists() and all(str(segment.path) in note.read_text() for segment in memory))
     other = SHARED_MEMORY / f"other-{os.getpid()}"
     other.touch()
+    request.addfinalizer(other.unlink)
     with note.open("a") as file:
         file.write(f"00:00 1 {other}\n")
     together = [pid for pid in members if pid != guardian] if guarded else [guardian, *members, owner.pid]
@@ -201,7 +202,6 @@ def test_memory_of_processes_that_are_killed_together(
     wait_for(lambda: not scratch.exists())
     assert not [segment for segment in memory if segment.is_there]
     assert other.exists()
-    other.unlink()
 
 
 def test_memory_made_during_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
