@@ -191,6 +191,12 @@ def test_breach_of_contract(defect: str, error: type[Exception], tmp_path: Path)
         contract(server)
 
 
+def test_memory_that_nobody_told_is_no_pass() -> None:
+    """Not a number is neither too much nor too little."""
+    with pytest.raises(Dequantized, match="nan"):
+        check_memory(BootFacts(), EXPECTED)
+
+
 def test_int4_table_without_its_lookup() -> None:
     """On a CPU an int4 table is read by the plugin, or the first request kills the server."""
     kernels = (("CPUInt8ScaledMMLinearKernel", ""), ("CPUWNA16LinearKernel", ""))
