@@ -109,8 +109,8 @@ def test_published_loads_are_within_the_tolerance(name: str) -> None:
         plan.inventory.config,
         weight_bytes=held.total(),
         slack_bytes=segment_slack(held.values()),
-        int8_rows=9999,
-        int4_groups=9999,
+        int8_rows=10**9,  # which no kernel of a card adds anything for
+        int4_groups=10**9,
     )
     check_memory(facts, expected)
     assert abs(said["loaded_gib"] * GIB / predicted_bytes(facts, expected) - 1) <= MEMORY_TOLERANCE / 2
