@@ -27,14 +27,17 @@ from tests.support.miniatures.sweep_runs import cell_row
 
 FIGURES = json.loads(Path("figures.json").read_text())
 
+@pytest.fixture
+def server(cell):
+    if FIGURES[cell] == "died":
+        raise ServerDied("server ended", log=Path("boot.log"))
+
 @pytest.mark.parametrize("cell", FIGURES)
 @pytest.mark.row("")
-def test_cell(boot, cell, row):
+def test_cell(boot, cell, server, row):
     figure = FIGURES[cell]
     if figure == "refused":
         raise CellRefused("cell is no number")
-    if figure == "died":
-        raise ServerDied("server ended", log=Path("boot.log"))
     if figure == "after it":  # as a cell says it whose repeat died
         raise CellRefused("repeat 1", got="tests.support.engines.ServerDied: server ended", expected="a number")
     assert figure != "failed"
@@ -120,6 +123,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project(tmp_path_factory.mktemp("gate"))
     status, output = project.run(GOOD)
     assert (status, "new: bf16 1x128; no baseline yet" in output) == (0, True), output
+    assert ("   bf16 1x128: 100.0 tok/s" in output, "    int4-1" in output) == (True, False), (
+        "only cells are told"
+    )
     status, output = project.run(GOOD)
     assert (status, "new: bf16 1x128; no baseline yet" in output) == (0, True), (
         "a second run writes no baseline"
@@ -145,6 +151,7 @@ CASES: dict[str, tuple[dict[str, object], tuple[str, ...], int, str]] = {
     "a cell is no number": ({**GOOD, "8x128": "refused"}, (), 11, "gone: bf16 8x128"),
     "a test failed": ({**GOOD, "8x128": "failed"}, (), 1, ""),
     "the server died": ({"1x128": "died", "8x128": "after it"}, (), 12, "gone: bf16 8x128"),
+    "no server came up": ({"1x128": "died", "8x128": "died"}, ("--gate", "off"), 12, "ServerDied"),
     "another engine": (GOOD, ("--engine-arg=--x",), 11, "not comparable: bf16 1x128; settings:"),
 }
 
@@ -191,6 +198,17 @@ def test_on_shared_cores_a_loss_is_advice(first: Project) -> None:
     assert status == 0, output
     assert "worse: bf16 8x128, -50.0%" in output
     assert "[advisory]" in output
+
+
+@pytest.mark.slow
+def test_a_finished_run_named_again_is_judged_again(first: Project) -> None:
+    slow = {**GOOD, "8x128": 200.0}
+    assert first.run(slow)[0] == 10
+    run = ("--run", f"run{first.count}")
+    status, output = first.run(slow, *run)
+    assert (status, "worse: bf16 8x128" in output) == (10, True), output
+    status, output = first.run(slow, *run, "--gate", "off")
+    assert status == 0, output
 
 
 @pytest.mark.slow
