@@ -135,7 +135,7 @@ def test_one_run_a_card_whoever_runs() -> None:
     """All users of a machine share its locks."""
     for wanted in ("CardTaken", "the card"):
         held = one_run("a-card-of-everybody") if wanted == "CardTaken" else nullcontext()
-        with held, ProcessPoolExecutor(1, get_context("fork")) as another:
+        with held, ProcessPoolExecutor(1, get_context("spawn")) as another:
             assert another.submit(as_nobody).result() == wanted
 
 
