@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quantkit.errors import BadRecord
+from quantkit.formats import FORMATS
 from tests.support.gate import Verdict
 from tests.support.gating import (
     JUDGED,
@@ -124,7 +125,10 @@ def test_what_was_asked_for_and_measured_is_written(
     write_record(tmp_path / "run", HEADER, rows)
     monkeypatch.setattr("tests.support.gating.ROOT", tmp_path / "baselines")
     settings: Any = SimpleNamespace(
-        machine=SimpleNamespace(name="cpu"), from_runs=[tmp_path / "run"], accept_regression=""
+        machine=SimpleNamespace(name="cpu"),
+        builds=tuple(FORMATS.values()),
+        from_runs=[tmp_path / "run"],
+        accept_regression="",
     )
     judged = Judged()
     with nullcontext() if files else pytest.raises(RegenRefused, match="no row of gemm or sweep"):
