@@ -138,6 +138,9 @@ def test_another_builds_boots_widen_this_ones_tolerance() -> None:
     both = judge_run(seen_cells, {"fp8": steady, "w8a8": apart}, enforced=True)
     assert [each.verdict for each in both] == ["same", "same"]
     assert both[0].tolerance == pytest.approx(5 * 0.02 / 2**0.5, rel=0.02)
+    advice = judge_run(seen_cells, {"fp8": steady}, enforced=False)
+    assert [(each.verdict, each.enforced) for each in advice] == [("worse", False), ("new", False)]
+    assert [each.verdict for each in judge_run(seen_cells, {}, enforced=True)] == ["new", "new"]
     unlike = judge_run(seen_cells, {"fp8": steady, "w8a8": Baseline({}, differs="driver")}, enforced=True)
     assert [each.verdict for each in unlike] == ["worse", "not_comparable"]
 
