@@ -20,7 +20,7 @@ FAULTS = 6
 # Columns of the sums.
 ERROR_ENERGY, SIGNAL_ENERGY, MAX_OVER_ROW, MAX_PER_ELEMENT = range(4)
 # Columns of the counts.
-BIT_IDENTICAL, GROUPS_OFF, NEGATIVE_STEPS, ZERO_GROUPS = range(4)
+BIT_IDENTICAL, GROUPS_OFF, NEGATIVE_STEPS = range(3)
 
 _FAST = {"reassoc", "nsz"}  # sums may be reordered; NaN and infinity keep their meaning
 
@@ -170,7 +170,6 @@ def _judge(bits, words, steps, sums, counts, faults):  # type: ignore[no-untyped
             if not np.isfinite(step) or step == 0:
                 _note(faults, STEP_UNUSABLE, r, g)
             elif top == 0:
-                counts[ZERO_GROUPS] += 1
                 if worst > 0:
                     _note(faults, LEVEL_NOT_NEAREST, r, g)
                 if step != 1:
@@ -204,14 +203,14 @@ def judge_groups(
     sums
         float64, columns ERROR_ENERGY to MAX_PER_ELEMENT; NaN where a stored step is.
     counts
-        int64, columns BIT_IDENTICAL to ZERO_GROUPS.
+        int64, columns BIT_IDENTICAL to NEGATIVE_STEPS.
     faults
         int64 ``[FAULTS, 3]``: how often, first row and first group in the block.
     """
     assert bits.dtype == np.uint16
     assert words.shape == (bits.shape[0], bits.shape[1] // 8)
     assert steps.shape == (bits.shape[0], bits.shape[1] // GROUP_SIZE)
-    sums, counts = np.zeros(4), np.zeros(4, np.int64)
+    sums, counts = np.zeros(4), np.zeros(3, np.int64)
     faults: NDArray[Any] = np.zeros((FAULTS, 3), np.int64)
     _judge(bits, words, steps, sums, counts, faults)
     return sums, counts, faults

@@ -18,7 +18,7 @@ FAULTS = 4
 # Columns of the sums, once as stored and once as served.
 ERROR_ENERGY, SIGNAL_ENERGY, MAX_OVER_ROW, MAX_PER_ELEMENT = range(4)
 # Columns of the counts.
-BIT_IDENTICAL, ZERO_ROWS = range(2)
+BIT_IDENTICAL = 0
 
 _FAST = {"reassoc", "nsz"}  # sums may be reordered; NaN and infinity keep their meaning
 _CHUNK = 64  # values summed in float32 before float64 takes over: 64 x 2^-24 of a sum
@@ -120,7 +120,6 @@ def _judge(bits, codes, scales, code_max, tables, sign, views, strict, sums, cou
     for r in range(bits.shape[0]):
         top, scale = _row_top(bits, r), scales[r]
         peak = bf16_value(top)
-        counts[ZERO_ROWS] += top == 0
         rule = np.float32(1) if top == 0 else np.float32(peak / code_max)
         _judge_row(bits, codes, r, scale, rule, tables, sign, strict, faults)
         for view in range(views):
@@ -161,7 +160,7 @@ def judge_rows(
     sums
         float64 ``[2, 4]``, as stored and as served, columns ERROR_ENERGY to MAX_PER_ELEMENT.
     counts
-        int64, columns BIT_IDENTICAL and ZERO_ROWS.
+        int64, column BIT_IDENTICAL.
     faults
         int64 ``[FAULTS, 3]``: how often, first row and first column in the block.
     """
@@ -170,7 +169,7 @@ def judge_rows(
     assert scales.shape == (bits.shape[0],)
     tables = np.stack([book.values, book.served, book.low, book.high])
     views = 1 if np.array_equal(book.values, book.served, equal_nan=True) else 2
-    sums, counts = np.zeros((2, 4)), np.zeros(2, np.int64)
+    sums, counts = np.zeros((2, 4)), np.zeros(1, np.int64)
     faults: NDArray[Any] = np.zeros((FAULTS, 3), np.int64)
     _judge(bits, codes, scales, np.float32(code_max), tables, book.sign, views, strict, sums, counts, faults)
     if views == 1:
