@@ -79,6 +79,15 @@ def test_keys_and_values_may_be_ignored_by_name(tmp_path: Path) -> None:
     assert verify(source, draft.save(tmp_path / "renamed")).good
 
 
+def test_values_made_of_quantized_keys_are_not_ignored(tmp_path: Path) -> None:
+    source = make_toy(tmp_path / "source", seed=3, **KEYS_AS_VALUES)
+    build(source, tmp_path / "built", FORMATS["q4w4a16"])
+    draft = read_draft(tmp_path / "built")
+    draft.config["quantization_config"]["ignore"].append(f"{LAYER}self_attn.v_proj")
+    found = verify(source, draft.save(tmp_path / "spoiled")).problems
+    assert ("config_ignored_but_quantized", f"{LAYER}self_attn.v_proj") in {(p.kind, p.where) for p in found}
+
+
 def test_a_partner_of_nothing_off_the_grid_may_not_stay_dense(tmp_path: Path) -> None:
     source = noisy(tmp_path, f"{LAYER}mlp.down_proj")
     kept(source, tmp_path / "built")

@@ -52,6 +52,16 @@ def test_a_head_is_matched_by_its_own_class(target: str, matches: bool, source: 
     assert [p.kind for p in found if p.where == "lm_head"] == ([] if matches else ["config_module_unmatched"])
 
 
+def test_a_module_belongs_to_one_group(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "built", FORMATS["w8a8"])
+    draft = read_draft(tmp_path / "built")
+    groups = draft.config["quantization_config"]["config_groups"]
+    groups["group_9"] = groups["group_0"] | {"targets": ["re:.*up_proj$"]}
+    found = verify(source, draft.save(tmp_path / "spoiled")).problems
+    assert {(p.kind, p.expected) for p in found} == {("config_group_wrong", "one group")}
+    assert UP in {p.where for p in found}
+
+
 def test_a_shard_says_nothing_but_its_format(source: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "built", FORMATS["fp8"])
     draft = read_draft(tmp_path / "built")

@@ -152,3 +152,10 @@ def test_what_is_served_is_measured_where_it_differs_and_else_what_is_stored(sch
     assert stored[rows.SIGNAL_ENERGY] == served[rows.SIGNAL_ENERGY] > 0
     assert stored[rows.ERROR_ENERGY] == 0
     assert served[rows.ERROR_ENERGY] == (2.0**-20 if scheme is FP8FNUZ else 0)
+
+
+def test_values_that_decode_to_the_source_s_bits_are_counted() -> None:
+    values, book = [127.0, -127.0, 0.5, -0.0, 3.0], CODEBOOKS["I8"]
+    codes = bytes_of("7f 81 00 00 03")[None, :]  # 0.5 is rounded away, a zero of either sign is the same
+    counts = rows.judge_rows(to_bf16([values]), codes, np.ones(1, np.float32), 127, book)[1]
+    assert counts[rows.BIT_IDENTICAL] == 4
