@@ -92,6 +92,7 @@ def test_a_finished_build_is_known_by_every_row_of_the_source(
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1024)
     made(source, tmp_path / "out", "bf16")
+    assert made(source, tmp_path / "out", "bf16").blocks == 0
     other = Path(shutil.copytree(source, tmp_path / "other"))
     spoil(other, down_proj(0), 4096)
     with pytest.raises(OutputNotUsable, match="another source"):
