@@ -10,6 +10,8 @@ import pytest
 
 from quantkit.cli import main
 
+# As at a prompt: what is still buffered when the output breaks is flushed once more as the interpreter ends.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 PLAN = ("plan", "SOURCE", "--format", "fp8")
 BUILD = ("build", "SOURCE", "out", "--format", "fp8")
 MISSPELT: dict[tuple[str, ...], str] = {  # arguments -> words of the sentence
@@ -94,6 +96,7 @@ def test_a_side_file_that_leads_outside_is_refused_before_the_first_byte(source:
 def as_program(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
     """The command line in a process of its own, its standard error piped."""
     command = [sys.executable, "-m", "quantkit", *arguments]
+    options = {"env": BUFFERED, **options}
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload,no-any-return]
 
 
@@ -119,7 +122,7 @@ def test_names_of_any_bytes_in_a_locale_without_them(source: Path, tmp_path: Pat
     program = as_program(
         *("build", str(source), str(out), "--format", "bf16"),
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        env=BUFFERED | {"PYTHONIOENCODING": "ascii"},
     )
     said, errors = program.communicate(timeout=120)
     assert (program.returncode, errors) == (0, b"")
