@@ -6,15 +6,15 @@ import sys
 import pytest
 
 pytest_plugins = [
-    "tests.support.options",
-    "tests.support.recording",
-    "tests.support.collecting",
-    "tests.support.starting",
-    "tests.support.billing",
-    "tests.support.builds",
-    "tests.support.serving",
-    "tests.support.closing",
-    "tests.support.gating",
+    "tests.support.plugins.options",
+    "tests.support.plugins.recording",
+    "tests.support.plugins.collecting",
+    "tests.support.plugins.starting",
+    "tests.support.plugins.billing",
+    "tests.support.plugins.builds",
+    "tests.support.plugins.serving",
+    "tests.support.plugins.closing",
+    "tests.support.plugins.gating",
 ]
 
 
@@ -23,8 +23,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     # Here, since pytest can no longer rewrite the asserts of a plugin that was imported before it is registered.
     from tests.report.terminal import table, wants_colour
     from tests.report.write import write_report
-    from tests.support.closing import RECORDED
-    from tests.support.options import SETTINGS
+    from tests.support.plugins.closing import RECORDED
+    from tests.support.plugins.options import SETTINGS
 
     record = config.stash.get(RECORDED, None)
     if record is None:

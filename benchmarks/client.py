@@ -18,7 +18,7 @@ from statistics import median
 from openai import AsyncOpenAI
 
 from tests.support.cells import Cell
-from tests.support.load import Target, measure
+from tests.support.load.client import Target, measure
 
 
 @dataclass(frozen=True)

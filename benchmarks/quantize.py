@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.formats import FORMATS
-from tests.support.machine import cpu_model
+from tests.support.host.machine import cpu_model
 
 CHILD = Path(__file__).with_name("children.py")
 RIVAL_SCHEMES = {"fp8": "FP8_DYNAMIC", "w8a8": "W8A8", "q4w4a16": "W4A16"}

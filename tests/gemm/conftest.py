@@ -17,7 +17,7 @@ from tests.support.gemm.launch import bundle, command, run_program
 from tests.support.gemm.plan import Timing, plan_for, timing_for
 from tests.support.gemm.samples import Timed
 from tests.support.gemm.shapes import Token, token_of_file
-from tests.support.options import SETTINGS
+from tests.support.plugins.options import SETTINGS
 from tests.support.settings import Settings
 
 STAND_IN = Path(__file__).parents[1] / "configs" / "gemma-4-E2B.json"

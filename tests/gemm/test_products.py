@@ -14,7 +14,7 @@ from tests.support.gemm.plan import Timing
 from tests.support.gemm.rows import Ending, card_numbers, control_numbers, ending, product_numbers
 from tests.support.gemm.samples import Timed
 from tests.support.gemm.shapes import Token
-from tests.support.recording import infeasible
+from tests.support.plugins.recording import infeasible
 from tests.support.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("engine")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.process_engine import free_port
+from tests.support.engine.process import free_port
 
 SSHD = Path("/usr/sbin/sshd")
 CONFIG = """

@@ -16,7 +16,7 @@ from typing import Any
 from quantkit.machines import machines
 from tests.meta.fake_hub import REPO, Hub, serving
 from tests.nano import NANO
-from tests.support.docker_host import ROOT, DockerHost, bound_folders, docker_host, empty_image
+from tests.support.engine.docker_host import ROOT, DockerHost, bound_folders, docker_host, empty_image
 
 PRICE = machines()["mi300x"].usd_per_hour
 # Owners of /dev/kfd and of the nodes of /dev/dri on the published droplet: numbers, which the image need not know.

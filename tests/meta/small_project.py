@@ -41,7 +41,7 @@ def make(folder: Path, *, suite: str = SUITE, plugin: str = "") -> Path:
     (folder / "tests/sweep/test_made_up.py").write_text(suite)
     (folder / "source").mkdir()
     (folder / "source/config.json").write_text("{}")
-    plugins = [f"tests.support.{name}" for name in PLUGINS]
+    plugins = [f"tests.support.plugins.{name}" for name in PLUGINS]
     (folder / "conftest.py").write_text(f"pytest_plugins = {[*plugins, 'made_up_plugin']}\n")
     (folder / "made_up_plugin.py").write_text(plugin)
     shutil.copy(ROOT / "pyproject.toml", folder)

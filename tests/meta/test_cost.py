@@ -9,7 +9,6 @@ import pytest
 
 from quantkit.formats import FORMATS
 from tests.meta import small_project
-from tests.support.billing import REFUSED, pytest_sessionfinish
 from tests.support.cells import GRIDS
 from tests.support.cost import (
     GUESSED_S,
@@ -20,6 +19,7 @@ from tests.support.cost import (
     published_rates,
 )
 from tests.support.meter import Meter
+from tests.support.plugins.billing import REFUSED, pytest_sessionfinish
 from tests.support.record import Key
 
 ARTICLE = GRIDS["article"]

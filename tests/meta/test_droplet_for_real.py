@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.meta.fake_droplet import ROOT
-from tests.support.docker_host import docker_host, empty_image
+from tests.support.engine.docker_host import docker_host, empty_image
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.xdist_group("docker")]
 BOX = ("unshare", "--mount", "--pid", "--fork", "--kill-child", str(ROOT / "tests/meta/box.sh"))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.figures import cell_rows, drift, seen_cells, seen_of
-from tests.support.gate import Seen
+from tests.support.gate.figures import cell_rows, drift, seen_cells, seen_of
+from tests.support.gate.verdicts import Seen
 from tests.support.miniatures.sweep_runs import cell_row
 from tests.support.record import Row
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.support.ab import PAIRS, PHASES, alarmed, b_goes_first, losses, pairs_of, verdicts
-from tests.support.gating import _require_rivals
+from tests.support.gate.ab import PAIRS, PHASES, alarmed, b_goes_first, losses, pairs_of, verdicts
+from tests.support.plugins.gating import _require_rivals
 from tests.support.record import Row
 
 NOISE = 0.01 * np.random.default_rng(3).normal(size=(PAIRS, 2))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.meta.test_load_sweep import Project
-from tests.support.ab import PAIRS
+from tests.support.gate.ab import PAIRS
 
 CONFTEST = """
 import asyncio

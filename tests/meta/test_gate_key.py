@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from tests.support.baseline import differences, key_of
+from tests.support.gate.baseline import differences, key_of
 from tests.support.miniatures.sweep_runs import HEADER
 
 CARD = HEADER["facts"]["gpus"][0]

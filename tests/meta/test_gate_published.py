@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.meta import small_project
-from tests.support.baseline import ROOT
-from tests.support.gate import Seen, Verdict, judge_build
-from tests.support.published import published_for
+from tests.support.gate.baseline import ROOT
+from tests.support.gate.published import published_for
+from tests.support.gate.tolerance import PROVISIONAL_TOLERANCE
+from tests.support.gate.verdicts import Seen, Verdict, judge_build
 from tests.support.record import Record, line_to_row, read_record, write_record
-from tests.support.source import PIN
-from tests.support.tolerance import PROVISIONAL_TOLERANCE
+from tests.support.sources.source import PIN
 
 FOLDER = ROOT / "mi300x" / "published"
 HEAD = json.loads((FOLDER / "sweep.json").read_text())
@@ -134,12 +134,12 @@ def test_what_was_not_published_is_new() -> None:
 BUILDS = ("bf16", "fp8", "q4w4a16")
 SLOWED = {"fp8": 0.5, "q4w4a16": 0.95}
 PLUGIN = """
-import tests.support.recording
+import tests.support.plugins.recording
 from quantkit.machines import Machine
 
-pytest_plugins = ["tests.support.gating"]
+pytest_plugins = ["tests.support.plugins.gating"]
 Machine.advisory_speed = False
-tests.support.recording.facts = lambda: {facts}
+tests.support.plugins.recording.facts = lambda: {facts}
 """
 SUITE = """
 import json

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quantkit.errors import BadRecord
-from tests.support.baseline import (
+from tests.support.gate.baseline import (
     Entry,
     baseline_for,
     key_of,
@@ -19,10 +19,10 @@ from tests.support.baseline import (
     read_entries,
     write_all,
 )
-from tests.support.gate import Baseline, Expected
+from tests.support.gate.regen import RegenRefused, new_entries, planned_files, refuse_here
+from tests.support.gate.verdicts import Baseline, Expected
 from tests.support.miniatures.sweep_runs import HEADER, Figures, finished_run
 from tests.support.record import Record, Row
-from tests.support.regen import RegenRefused, new_entries, planned_files, refuse_here
 
 GOOD: Figures = {"bf16": {"1x128": (100.0, 101.0, 99.0)}, "fp8": {"1x128": (80.0, 80.5, 79.5)}}
 WORSE: Figures = {"bf16": {"1x128": (100.0, 101.0, 99.0)}, "fp8": {"1x128": (60.0, 60.5, 59.5)}}
@@ -283,7 +283,7 @@ def test_all_files_or_none(
         if len(calls) == 2:
             raise OSError("disk full")
 
-    monkeypatch.setattr("tests.support.baseline.os.fsync", fails_at_the_second)
+    monkeypatch.setattr("tests.support.gate.baseline.os.fsync", fails_at_the_second)
     with pytest.raises(OSError, match="disk full"):
         write_all(files)
     assert [path for path in root.rglob("*") if path.is_file()] == []

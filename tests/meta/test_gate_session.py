@@ -21,8 +21,8 @@ SUITE = """
 import json
 from pathlib import Path
 import pytest
-from tests.support.cellcheck import CellRefused
-from tests.support.engines import ServerDied
+from tests.support.load.cellcheck import CellRefused
+from tests.support.engine.base import ServerDied
 from tests.support.miniatures.sweep_runs import cell_row
 
 FIGURES = json.loads(Path("figures.json").read_text())
@@ -39,7 +39,7 @@ def test_cell(boot, cell, server, row):
     if figure == "refused":
         raise CellRefused("cell is no number")
     if figure == "after it":  # as a cell says it whose repeat died
-        raise CellRefused("repeat 1", got="tests.support.engines.ServerDied: server ended", expected="a number")
+        raise CellRefused("repeat 1", got="tests.support.engine.base.ServerDied: server ended", expected="a number")
     assert figure != "failed"
     repeats = [figure, figure * 1.001, figure * 0.999]
     row.update(cell_row(boot.build.name, cell, repeats, 1.0 if boot.build.name == "bf16" else 0.8).numbers)
@@ -60,10 +60,10 @@ from pathlib import Path
 pytest_plugins = {plugins}
 
 def pytest_configure():
-    import tests.support.gating
+    import tests.support.plugins.gating
     from quantkit.machines import Machine
 
-    tests.support.gating.ROOT = Path("baselines").resolve()
+    tests.support.plugins.gating.ROOT = Path("baselines").resolve()
     if Path("card").exists():
         Machine.advisory_speed = False
 """
@@ -82,7 +82,7 @@ class Project:
         (root / "tests/gemm/test_made_up_products.py").write_text(PRODUCTS)
         (root / "source").mkdir()
         (root / "source/config.json").write_text("{}")
-        plugins = [f"tests.support.{name}" for name in PLUGINS]
+        plugins = [f"tests.support.plugins.{name}" for name in PLUGINS]
         (root / "conftest.py").write_text(CONFTEST.replace("{plugins}", str(plugins)))
         (root / "card").touch()
         shutil.copy(ROOT / "pyproject.toml", root)

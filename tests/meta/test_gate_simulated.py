@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.gate.tolerance import REPORT_ONLY_CV, boot_deviation, tolerances
 from tests.support.stats import Array, max_t_p_values
-from tests.support.tolerance import REPORT_ONLY_CV, boot_deviation, tolerances
 
 RUNS, BUILDS, CELLS, BOOTS, REPEATS, PAIRS = 2000, 10, 9, 3, 3, 8
 ALPHA = 0.01

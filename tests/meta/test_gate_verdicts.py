@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.docker_engine import DockerAbsent
-from tests.support.engines import (
+from tests.support.engine.base import (
     CardTaken,
     ForeignServer,
     PortInUse,
@@ -12,8 +11,9 @@ from tests.support.engines import (
     ServerSlow,
     ServerUnhealthy,
 )
-from tests.support.gate import Baseline, Expected, Seen, Verdict, judge_build, judge_cell, judge_run
-from tests.support.gating import Judged
+from tests.support.engine.container import DockerAbsent
+from tests.support.gate.verdicts import Baseline, Expected, Seen, Verdict, judge_build, judge_cell, judge_run
+from tests.support.plugins.gating import Judged
 
 STEADY = ((100.0, 100.3, 99.7), (100.2, 99.9, 100.1), (99.8, 100.0, 100.4))
 NOISY = ((100.0, 112.0, 90.0), (106.0, 88.0, 100.0), (95.0, 114.0, 100.0))
@@ -223,19 +223,19 @@ INFRASTRUCTURE = (
 SORTED = {
     "failed": (
         "AssertionError: 1 == 2",
-        "tests.support.checkers.WrongAnswer: text, got 'x'",
+        "tests.support.answers.checkers.WrongAnswer: text, got 'x'",
         "MyCellRefused: x",
     ),
     "slower": ("tests.support.gemm.baseline.RatioWorse: int4-1",),
-    "refused": ("tests.support.cellcheck.CellRefused: cell 8x128", "quantkit.errors.BadRecord: footer"),
+    "refused": ("tests.support.load.cellcheck.CellRefused: cell 8x128", "quantkit.errors.BadRecord: footer"),
     "infrastructure": (
-        *(f"tests.support.engines.{each.__name__}: x" for each in (PortInUse, CardTaken, ForeignServer)),
+        *(f"tests.support.engine.base.{each.__name__}: x" for each in (PortInUse, CardTaken, ForeignServer)),
         *(
-            f"tests.support.engines.{each.__name__}: x"
+            f"tests.support.engine.base.{each.__name__}: x"
             for each in (ServerDied, ServerSlow, ServerLoops, ServerUnhealthy)
         ),
         f"{DockerAbsent.__name__}: no socket",
-        "tests.support.cellcheck.CellRefused: repeat 1, got tests.support.engines.ServerDied: x",
+        "tests.support.load.cellcheck.CellRefused: repeat 1, got tests.support.engine.base.ServerDied: x",
     ),
 }
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from quantkit.errors import BadRecord
-from tests.support.baseline import Entry, baseline_for, key_of, path_of, read_entries, write_all
-from tests.support.gate import Seen, Verdict, judge_build
+from tests.support.gate.baseline import Entry, baseline_for, key_of, path_of, read_entries, write_all
+from tests.support.gate.regen import RegenRefused, new_entries, planned_files
+from tests.support.gate.verdicts import Seen, Verdict, judge_build
 from tests.support.miniatures.sweep_runs import HEADER, finished_run
-from tests.support.regen import RegenRefused, new_entries, planned_files
 
 SUITE = """
 import pytest

@@ -10,8 +10,10 @@ import pytest
 
 from quantkit.errors import BadRecord
 from quantkit.formats import FORMATS
-from tests.support.gate import Verdict
-from tests.support.gating import (
+from tests.support.gate.regen import RegenRefused
+from tests.support.gate.verdicts import Verdict
+from tests.support.miniatures.sweep_runs import HEADER, cell_row, finished_run
+from tests.support.plugins.gating import (
     JUDGED,
     Judged,
     _regenerate,
@@ -21,9 +23,7 @@ from tests.support.gating import (
     sentence,
     shown,
 )
-from tests.support.miniatures.sweep_runs import HEADER, cell_row, finished_run
 from tests.support.record import Row, write_record
-from tests.support.regen import RegenRefused
 
 LOST = Verdict("fp8", "8x128", "worse", True, 0.5, 1.1, 0.03, "bf16 fell further")
 SAID = {
@@ -123,7 +123,7 @@ def test_what_was_asked_for_and_measured_is_written(
 ) -> None:
     (tmp_path / "run").mkdir()
     write_record(tmp_path / "run", HEADER, rows)
-    monkeypatch.setattr("tests.support.gating.ROOT", tmp_path / "baselines")
+    monkeypatch.setattr("tests.support.plugins.gating.ROOT", tmp_path / "baselines")
     settings: Any = SimpleNamespace(
         machine=SimpleNamespace(name="cpu"),
         builds=tuple(FORMATS.values()),

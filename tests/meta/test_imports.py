@@ -76,6 +76,10 @@ FLOORS = {  # part of tests -> parts it may import, besides itself
     **{suite: {"support", "nano"} for suite in SUITES},
     "meta": {"support", "nano", "report", *SUITES},
 }
+# Rooms of tests/support, lowest first: each imports only what stands before it. The first are the files beside them.
+ROOMS = (
+    "", "sources", "host", "engine", "boot", "answers", "load", "gate", "gemm", "plugins", "miniatures",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,25 @@ def test_every_part_of_tests_has_a_floor() -> None:
         if len(source.path.relative_to(ROOT).parts) > 2
     }
     assert parts == set(FLOORS)
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    """Room of the workshop in which a module lies, given its path or dotted name after ``tests.support``."""
+    return parts[0] if (ROOT / "tests/support" / parts[0]).is_dir() else ""
+
+
+def test_the_workshop_has_these_rooms() -> None:
+    folders = {path.parent.name for path in (ROOT / "tests/support").glob("*/__init__.py")}
+    assert folders == set(ROOMS) - {""}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_workshop_import_downwards(room: str) -> None:
+    below = set(ROOMS[: ROOMS.index(room) + 1])
+    for source in _sources("tests/support"):
+        if room_of(source.path.relative_to(ROOT / "tests/support").parts) == room:
+            asked = [name.split(".")[2:] for name in source.imports if name.startswith("tests.support.")]
+            assert {room_of(tuple(parts)) for parts in asked} <= below, source.name
 
 
 def test_each_file_says_what_lives_in_it_and_is_short() -> None:

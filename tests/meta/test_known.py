@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.known import TABLE, BadKnownFailure, known_failures
+from tests.support.gate.known import TABLE, BadKnownFailure, known_failures
 
 W8A8 = ("serve", "w8a8", "served weights")
 

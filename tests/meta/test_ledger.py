@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import recording
 from tests.support.journal import Journal
+from tests.support.plugins import recording
+from tests.support.plugins.recording import Ledger
 from tests.support.record import RECORD, Row
-from tests.support.recording import Ledger
 
 DONE = Row("sweep", "bf16", "1x128", "ok", numbers={"tok_per_s": 10.0})
 AGAIN = Row("sweep", "bf16", "1x128", "ok", numbers={"tok_per_s": 11.0})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.cells import Cell
-from tests.support.load import Measured
-from tests.support.stream import Answer, Recording
-from tests.support.summary import HITS, QUERIES, prefix_hit_share, repeat_numbers, steady_tok_per_s
-from tests.support.watch import LAG_PERIOD_S, ClientWatch, InFlight, Sample, ServerWatch, cancelled
+from tests.support.load.client import Measured
+from tests.support.load.stream import Answer, Recording
+from tests.support.load.summary import HITS, QUERIES, prefix_hit_share, repeat_numbers, steady_tok_per_s
+from tests.support.load.watch import LAG_PERIOD_S, ClientWatch, InFlight, Sample, ServerWatch, cancelled
 
 GOOD = Answer(0.0, 1.0, [0.5, 1.0], [1, 2], 4, 2, 2, "length", done=True)
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {

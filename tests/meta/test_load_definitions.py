@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from tests.support.cells import Cell
-from tests.support.load import Measured, Target, measure
-from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
-from tests.support.stream import Answer, Recording
-from tests.support.summary import (
+from tests.support.load.client import Measured, Target, measure
+from tests.support.load.stream import Answer, Recording
+from tests.support.load.summary import (
     cell_numbers,
     repeat_numbers,
     request_rows,
     steady_tok_per_s,
     tok_per_s,
 )
-from tests.support.watch import ClientWatch
+from tests.support.load.watch import ClientWatch
+from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
 
 slow = partial(Script, first_s=0.05, per_token_s=0.005)
 SCRIPTS = {

@@ -9,13 +9,12 @@ import aiohttp
 import pytest
 
 from tests.meta.test_load_definitions import measured
-from tests.support.cellcheck import CellRefused, judged, problems
 from tests.support.cells import Cell
-from tests.support.load import Measured, Target, measure, read_metrics
-from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
-from tests.support.stream import Answer
-from tests.support.summary import repeat_numbers
-from tests.support.watch import (
+from tests.support.load.cellcheck import CellRefused, judged, problems
+from tests.support.load.client import Measured, Target, measure, read_metrics
+from tests.support.load.stream import Answer
+from tests.support.load.summary import repeat_numbers
+from tests.support.load.watch import (
     RUNNING,
     SETTLE_S,
     WAITING,
@@ -28,6 +27,7 @@ from tests.support.watch import (
     most_running,
     most_waiting,
 )
+from tests.support.miniatures.stream_server import MODEL, Script, StreamServer
 
 FAULTS = {
     "prompts served from the prefix cache": (

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from quantkit.formats import FORMATS, Format
-from tests.support.ab import ALPHA, PAIRS, b_goes_first, losses
 from tests.support.cells import Cell
-from tests.support.engines import Engine
-from tests.support.load import Target, measure
+from tests.support.engine.base import Engine
+from tests.support.gate.ab import ALPHA, PAIRS, b_goes_first, losses
+from tests.support.load.client import Target, measure
+from tests.support.load.prompts import random_prompt, usable_ids
+from tests.support.load.summary import repeat_numbers
 from tests.support.miniatures.delaying_proxy import DelayingProxy
-from tests.support.prompts import random_prompt, usable_ids
-from tests.support.serving import Server, launch_for, serve
+from tests.support.plugins.serving import Server, launch_for, serve
 from tests.support.settings import Boot, Settings
-from tests.support.summary import repeat_numbers
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine")]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.sse import SseParser
+from tests.support.load.sse import SseParser
 
 STREAM = b"".join(
     (

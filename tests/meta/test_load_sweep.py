@@ -14,7 +14,7 @@ import pytest
 
 from quantkit.errors import NotACheckpoint
 from tests.support.cells import GRIDS, Cell, seed_of
-from tests.support.prompts import random_prompt, usable_ids
+from tests.support.load.prompts import random_prompt, usable_ids
 from tests.support.record import Record, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ class Project:
         (root / "source").mkdir()
         config = {"vocab_size": 512, "eos_token_id": [1, 106], "pad_token_id": 0}
         (root / "source/config.json").write_text(json.dumps(config))
-        plugins = [f"tests.support.{name}" for name in PLUGINS]
+        plugins = [f"tests.support.plugins.{name}" for name in PLUGINS]
         (root / "conftest.py").write_text(conftest.replace("{plugins}", str(plugins)))
         shutil.copy(ROOT / "pyproject.toml", root)
 

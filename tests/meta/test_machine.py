@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from quantkit.machines import UnknownMachine, machine_named, machines, read_machines
-from tests.support.machine import Probe, detected, gfx_name, gpus, present
-from tests.support.options import demanded
+from tests.support.host.machine import Probe, detected, gfx_name, gpus, present
+from tests.support.plugins.options import demanded
 
 
 class FakeHost(Probe):

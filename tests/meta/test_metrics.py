@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.metrics import MetricMissing, Metrics
+from tests.support.boot.metrics import MetricMissing, Metrics
 
 POOL = 'vllm:cache_config_info{enable_prefix_caching="%s",kv_cache_size_tokens="729444"} 1.0\n'
 

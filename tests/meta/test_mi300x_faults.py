@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.meta.pretended import Pretended, pretended
-from tests.support.host import IMAGE_BYTES
+from tests.support.host.facts import IMAGE_BYTES
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.xdist_group("docker")]
 NO_FIRMWARE = (

@@ -35,7 +35,7 @@ from tests.nano.samples import draw, prompt
 from tests.nano.train import make
 from tests.nano.untrained import untrained
 from tests.nano.vocabulary import SPECIALS, VOCAB_SIZE
-from tests.support.probes import probes_for
+from tests.support.answers.probes import probes_for
 
 Groups = NDArray[np.float32]
 TEXT = "model.language_model."

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PLUGINS = ("options", "recording", "collecting", "closing")
 SUITE = """
 import pytest
-from tests.support.recording import infeasible
+from tests.support.plugins.recording import infeasible
 
 @pytest.fixture(scope="session")
 def server(boot, log):
@@ -61,7 +61,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tests/sweep/test_made_up.py").write_text(SUITE)
     (tmp_path / "source").mkdir()
     (tmp_path / "source/config.json").write_text("{}")
-    plugins = [f"tests.support.{name}" for name in PLUGINS]
+    plugins = [f"tests.support.plugins.{name}" for name in PLUGINS]
     (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

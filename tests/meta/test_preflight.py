@@ -9,9 +9,9 @@ import pytest
 
 from quantkit.machines import machine_named
 from tests.meta import small_project
-from tests.support.host import FREE_FOR_RUNS_BYTES, Host, Wanted, facts_of, gate_of
-from tests.support.preflight import GIB, Card, Device, Facts, Gate, Space, exit_status, faults, listed
-from tests.support.source import HubSource, HubUnreachable, SourceRefused
+from tests.support.host.facts import FREE_FOR_RUNS_BYTES, Host, Wanted, facts_of, gate_of
+from tests.support.host.preflight import GIB, Card, Device, Facts, Gate, Space, exit_status, faults, listed
+from tests.support.sources.source import HubSource, HubUnreachable, SourceRefused
 
 MACHINE = machine_named("mi300x")
 GATE = Gate("", False, True, True, ("gfx90a", "gfx942"), ("gfx942",), tuple(MACHINE.kernels.values()))
@@ -218,9 +218,9 @@ def test_the_images_answer_is_read_or_refused(status: int, out: str, err: str, e
 
 FAKE = """
 from dataclasses import replace
-from tests.support import starting
-from tests.support.host import Host
-from tests.support.preflight import Gate
+from tests.support.plugins import starting
+from tests.support.host.facts import Host
+from tests.support.host.preflight import Gate
 
 class Fake(Host):
     def docker_error(self): return {docker!r}

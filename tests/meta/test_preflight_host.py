@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from quantkit.machines import Container, Machine, machine_named
-from tests.support import host, hub
-from tests.support.host import Host, Wanted, container_arguments, facts_of, nodes
-from tests.support.hub import look_up
-from tests.support.preflight import GIB, Card, Device, Space, faults
-from tests.support.source import HubSource, HubUnreachable
+from tests.support.host import facts as host
+from tests.support.host.facts import Host, Wanted, container_arguments, facts_of, nodes
+from tests.support.host.preflight import GIB, Card, Device, Space, faults
+from tests.support.sources import hub
+from tests.support.sources.hub import look_up
+from tests.support.sources.source import HubSource, HubUnreachable
 
 ROOT = Path(__file__).parents[2]
 MACHINE = replace(machine_named("mi300x"), devices=(), arch="cpu", kernels={"int8": "Kernel"})

@@ -10,9 +10,9 @@ import pytest
 from benchmarks.quantize import read, text
 from quantkit.formats import FORMATS
 from tests.report.terminal import table
-from tests.support.options import OPTIONS
+from tests.support.plugins.options import OPTIONS
+from tests.support.plugins.recording import KNOWN
 from tests.support.record import read_record
-from tests.support.recording import KNOWN
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -68,8 +68,11 @@ def test_every_option_exists() -> None:
     assert named - {"--format"} <= {name for name, _ in OPTIONS}
 
 
-def test_every_file_named_exists() -> None:
-    named = re.findall(r"`((?:src|tests|docs|baselines)/[\w./-]+)`", README)
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/machines.md", "tests/README.md", "tests/sweep/README.md"]
+)
+def test_every_file_named_exists(page: str) -> None:
+    named = re.findall(r"`((?:src|tests|docs|baselines)/[\w./-]+)`", (ROOT / page).read_text())
     assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
 

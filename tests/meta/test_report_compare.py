@@ -15,8 +15,8 @@ from tests.report.markdown import markdown
 from tests.report.published import published_record
 from tests.report.run import Gap, Run
 from tests.report.tables import Table
-from tests.support.baseline import Entry, key_of, path_of, write_all
-from tests.support.gate import Expected
+from tests.support.gate.baseline import Entry, key_of, path_of, write_all
+from tests.support.gate.verdicts import Expected
 from tests.support.record import Record, Row, write_record
 
 BUILDS = ("bf16", "fp8", "w8a8emb4")

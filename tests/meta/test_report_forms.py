@@ -33,7 +33,7 @@ from tests.report.sections import sections
 from tests.report.summary import SCHEMA, summary, summary_json
 from tests.report.terminal import WIDTH, blocks, table, wants_colour
 from tests.report.write import write_report
-from tests.support.options import OPTIONS
+from tests.support.plugins.options import OPTIONS
 from tests.support.record import Record, Row, write_record
 
 PUBLISHED = Path(__file__).parents[2] / "baselines" / "mi300x" / "published"

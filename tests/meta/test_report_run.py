@@ -124,9 +124,9 @@ def test_the_interval_is_students() -> None:
 @pytest.mark.parametrize(
     ("recorded", "told"),
     [
-        ("tests.support.engines.ServerDied: server fp8 ended", "ServerDied: server fp8 ended"),
+        ("tests.support.engine.base.ServerDied: server fp8 ended", "ServerDied: server fp8 ended"),
         (
-            "tests.support.cellcheck.CellRefused: repeat 1 of 1x128, got tests.support.engines.ServerDied: "
+            "tests.support.load.cellcheck.CellRefused: repeat 1 of 1x128, got tests.support.engine.base.ServerDied: "
             "server fp8 ended, got exit code 1, expected a number",
             "ServerDied: server fp8 ended, got exit code 1",
         ),
@@ -138,9 +138,9 @@ def test_a_reason_is_told_without_the_modules_of_its_errors(recorded: str, told:
 
 
 def test_one_cause_is_one_line_a_build() -> None:
-    why = "tests.support.engines.ServerDied: server fp8 ended"
+    why = "tests.support.engine.base.ServerDied: server fp8 ended"
     rows = [failed(replace(row, numbers={}), why) for row in serve_rows(FP8)]
-    spoilt = "tests.support.cellcheck.CellRefused: repeat 1 of 1x128, got " + why + ", expected a number"
+    spoilt = "tests.support.load.cellcheck.CellRefused: repeat 1 of 1x128, got " + why + ", expected a number"
     rows += [failed(cell_row(FP8, (1, 128)), spoilt), Row("sweep", "fp8", "repeat-1-1x128", "failed", why)]
     rows.append(Row("quant", "bf16", "bounds", "infeasible", "nothing is quantized"))
     found = troubles(Run(record_with(rows))).rows

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.bootlog import LONGEST_MESSAGE, BootFacts, BootLog, UnknownLogForm
+from tests.support.boot.log import LONGEST_MESSAGE, BootFacts, BootLog, UnknownLogForm
 
 CPU_LOG = """\
 (APIServer pid=11) INFO 11-29 21:10:28 [config.py:286] Gemma4 model has heterogeneous head dimensions \

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.card_memory import MemoryHeld, wait_fallen
-from tests.support.preflight import Card
+from tests.support.host.card_memory import MemoryHeld, wait_fallen
+from tests.support.host.preflight import Card
 
 GIB = 1 << 30
 

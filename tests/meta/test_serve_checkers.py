@@ -2,8 +2,16 @@
 
 import pytest
 
-from tests.support.checkers import Answer, CutOff, NoThinking, WrongAnswer, WrongCall, WrongText, check
-from tests.support.probes import Probe
+from tests.support.answers.checkers import (
+    Answer,
+    CutOff,
+    NoThinking,
+    WrongAnswer,
+    WrongCall,
+    WrongText,
+    check,
+)
+from tests.support.answers.probes import Probe
 
 TEXT = Probe("text", "What is the capital of Norway?", words=("Oslo",), max_words=6)
 EITHER = Probe("text", "What is the weather?", words=("fog|foggy", "17"))

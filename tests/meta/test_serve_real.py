@@ -18,15 +18,15 @@ from quantkit.convert import build as write_build
 from quantkit.formats import FORMATS, Format
 from tests.nano import NANO
 from tests.nano.untrained import untrained
-from tests.support.asking import ask
-from tests.support.checkers import WrongAnswer, check
-from tests.support.decoded import decoded_scores
-from tests.support.engines import Launch
-from tests.support.logprobs import ShiftTooLarge, check_shift, scored, shift, token_ids
-from tests.support.probes import FOLDER, KINDS, read_probes
-from tests.support.process_engine import ProcessEngine
-from tests.support.reaping import SHARED_MEMORY, scratch_folders, session_members, wait_gone
-from tests.support.serving import ENGINE_ARGS, ENGINE_ENV, VLLM_ARGS, Server, serve
+from tests.support.answers.asking import ask
+from tests.support.answers.checkers import WrongAnswer, check
+from tests.support.answers.decoded import decoded_scores
+from tests.support.answers.logprobs import ShiftTooLarge, check_shift, scored, shift, token_ids
+from tests.support.answers.probes import FOLDER, KINDS, read_probes
+from tests.support.engine.base import Launch
+from tests.support.engine.process import ProcessEngine
+from tests.support.engine.reaping import SHARED_MEMORY, scratch_folders, session_members, wait_gone
+from tests.support.plugins.serving import ENGINE_ARGS, ENGINE_ENV, VLLM_ARGS, Server, serve
 from tests.support.settings import Boot
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("engine")]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines import Launch
-from tests.support.process_engine import ProcessEngine
-from tests.support.reaping import (
+from tests.support.engine.base import Launch
+from tests.support.engine.process import ProcessEngine
+from tests.support.engine.reaping import (
     MEMORY,
     SESSION,
     SHARED_MEMORY,
@@ -67,8 +67,8 @@ OWNER = textwrap.dedent("""
     import signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
     from pathlib import Path
-    from tests.support.engines import Launch
-    from tests.support.process_engine import ProcessEngine
+    from tests.support.engine.base import Launch
+    from tests.support.engine.process import ProcessEngine
     running = ProcessEngine((sys.executable, "-c", {stubborn!r}), grace_s=0.5).start(
         Launch("x", Path({folder!r}), "x", Path({folder!r}) / "boot.log"))
     try:
@@ -227,7 +227,7 @@ def test_memory_made_during_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch
                 made.append(SHARED_MEMORY / said.readline().strip())
             return wait_gone(pids, 0 if pids == members else seconds)
 
-        monkeypatch.setattr("tests.support.reaping.wait_gone", grace)
+        monkeypatch.setattr("tests.support.engine.reaping.wait_gone", grace)
         end(members, grace_s=1)
     (segment,) = made
     assert not segment.exists()
@@ -245,7 +245,7 @@ def test_memory_of_who_ends_in_the_grace_is_removed(monkeypatch: pytest.MonkeyPa
             process.terminate()
             return wait_gone(pids, 20)
 
-        monkeypatch.setattr("tests.support.reaping.wait_gone", grace)
+        monkeypatch.setattr("tests.support.engine.reaping.wait_gone", grace)
         end([process.pid], grace_s=1)
     assert not segment.exists()
 

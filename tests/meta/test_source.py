@@ -10,7 +10,7 @@ import pytest
 
 from tests.meta import small_project
 from tests.meta.fake_hub import COMMIT, REPO, Hub, serving
-from tests.support.source import HubSource, folder_of, hub_source, pin_of, write_pin
+from tests.support.sources.source import HubSource, folder_of, hub_source, pin_of, write_pin
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "hf_madeUpToken"
@@ -25,8 +25,8 @@ FETCH = """
 import json, sys
 from pathlib import Path
 from quantkit.errors import QuantkitError
-from tests.support.hub import fetch
-from tests.support.source import hub_source
+from tests.support.sources.hub import fetch
+from tests.support.sources.source import hub_source
 try:
     print(json.dumps(fetch(hub_source(sys.argv[1], Path(sys.argv[2])))))
 except QuantkitError as why:

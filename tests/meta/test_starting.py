@@ -9,10 +9,10 @@ import pytest
 from quantkit.formats import FORMATS
 from tests.meta import small_project
 from tests.meta.fake_hub import COMMIT, REPO
-from tests.support.options import SETTINGS, WHOLE
-from tests.support.source import hub_source, write_pin
-from tests.support.sourcehash import source_hash
-from tests.support.starting import wanted
+from tests.support.plugins.options import SETTINGS, WHOLE
+from tests.support.plugins.starting import wanted
+from tests.support.sources.source import hub_source, write_pin
+from tests.support.sources.sourcehash import source_hash
 
 
 def config(folder: Path, source: str = "", found: tuple[str, ...] = (), bf16: str = "") -> pytest.Config:

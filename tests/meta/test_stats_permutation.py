@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.support.gate.tolerance import Spread, boot_deviation, padded, tolerances
 from tests.support.stats import cv, max_t_p_values, sign_patterns
-from tests.support.tolerance import Spread, boot_deviation, padded, tolerances
 
 
 def test_cv_is_of_the_sample() -> None:

@@ -20,12 +20,12 @@ ENGINE = textwrap.dedent("""
     import sys
 
     def pytest_configure():
-        import tests.support.serving
-        from tests.support.process_engine import ProcessEngine
+        import tests.support.plugins.serving
+        from tests.support.engine.process import ProcessEngine
 
         miniature = "tests.support.miniatures.mortal_server"
         command = (sys.executable, "-m", miniature, "quantkit-fp8", os.environ["DIES_AT"])
-        tests.support.serving.engine_for = lambda settings: ProcessEngine(command)
+        tests.support.plugins.serving.engine_for = lambda settings: ProcessEngine(command)
 """)
 REPEATS = [f"repeat-{repeat}-{cell}" for repeat in (1, 2, 3) for cell in ("1x128", "8x128")]
 ITEMS = [*REPEATS, "1x128", "8x128"]

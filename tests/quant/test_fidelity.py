@@ -13,7 +13,7 @@ from quantkit.formats import FP8, FP8FNUZ, INT4, INT8, Format, Scheme
 from quantkit.metrics import SERVED, STORED, errors
 from quantkit.model import Role
 from quantkit.verify import Report
-from tests.support.recording import infeasible
+from tests.support.plugins.recording import infeasible
 
 HALF_STEP_OF_ROW = {  # largest |error| / row absmax: half the widest step between codes, over the largest code
     FP8: 16 / 448,

@@ -20,7 +20,7 @@ from quantkit.checkpoint import Checkpoint
 from quantkit.formats import Format
 from quantkit.reference import decode_codes, decode_int4, float32_to_bf16, scales_to_float32
 from quantkit.verify import Report
-from tests.support.recording import infeasible
+from tests.support.plugins.recording import infeasible
 
 LARGEST_WHOLE = 1 << 24  # values; of larger modules, first and last rows stand for the rest
 SAMPLE_ROWS = 64

@@ -13,8 +13,8 @@ from tests.report.run import Cell, Gap, Run, load_name
 from tests.report.sections import Section
 from tests.report.tables import Column, Table, answered, fidelity_text, kernels
 from tests.report.words import written
-from tests.support import baseline
-from tests.support.gate import Baseline, Expected, Seen, Verdict, judge_run
+from tests.support.gate import baseline
+from tests.support.gate.verdicts import Baseline, Expected, Seen, Verdict, judge_run
 from tests.support.record import Record, Row, footer_of
 
 FACTS = (

@@ -4,10 +4,10 @@ import pytest
 
 from quantkit.checkpoint import Checkpoint
 from quantkit.memory import GIB
-from tests.support.contract import Expected, expected_of
-from tests.support.logprobs import Scored, scored, token_ids
-from tests.support.probes import Probes, probes_for
-from tests.support.serving import KV_POOL, Server
+from tests.support.answers.logprobs import Scored, scored, token_ids
+from tests.support.answers.probes import Probes, probes_for
+from tests.support.boot.contract import Expected, expected_of
+from tests.support.plugins.serving import KV_POOL, Server
 from tests.support.settings import Settings
 
 

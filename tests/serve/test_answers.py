@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.asking import ask, ask_streaming, image_refusal
-from tests.support.checkers import Answer, check
-from tests.support.probes import Probe, Probes
-from tests.support.serving import Server
+from tests.support.answers.asking import ask, ask_streaming, image_refusal
+from tests.support.answers.checkers import Answer, check
+from tests.support.answers.probes import Probe, Probes
+from tests.support.plugins.serving import Server
 from tests.support.settings import Boot
 
 if TYPE_CHECKING:

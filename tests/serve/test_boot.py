@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 from pytest_regressions.data_regression import DataRegressionFixture
 
-from tests.support.contract import Expected, boot_numbers, check_kernels, check_kv, check_memory, stable_facts
-from tests.support.serving import Server
+from tests.support.boot.contract import (
+    Expected,
+    boot_numbers,
+    check_kernels,
+    check_kv,
+    check_memory,
+    stable_facts,
+)
+from tests.support.plugins.serving import Server
 from tests.support.settings import Boot
 
 BASELINES = Path(__file__).parents[2] / "baselines"

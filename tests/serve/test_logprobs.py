@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.decoded import decoded_scores
-from tests.support.logprobs import Scored, check_shift, load, save, shift
-from tests.support.probes import Probes
-from tests.support.serving import Server
+from tests.support.answers.decoded import decoded_scores
+from tests.support.answers.logprobs import Scored, check_shift, load, save, shift
+from tests.support.answers.probes import Probes
+from tests.support.plugins.serving import Server
 from tests.support.settings import Boot, Settings
 
 pytestmark = pytest.mark.xdist_group("engine")

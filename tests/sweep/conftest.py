@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.support.ab import PAIRS, PHASES
-from tests.support.cellcheck import judged
 from tests.support.cells import GRIDS, Cell, seed_of
-from tests.support.load import Prompt, Target, measure
-from tests.support.options import SETTINGS
-from tests.support.prompts import random_prompt, usable_ids
-from tests.support.readiness import ask, see_whether_it_died
-from tests.support.recording import infeasible
-from tests.support.serving import Server
+from tests.support.engine.readiness import ask, see_whether_it_died
+from tests.support.gate.ab import PAIRS, PHASES
+from tests.support.load.cellcheck import judged
+from tests.support.load.client import Prompt, Target, measure
+from tests.support.load.prompts import random_prompt, usable_ids
+from tests.support.load.summary import repeat_numbers, request_rows
+from tests.support.plugins.options import SETTINGS
+from tests.support.plugins.recording import infeasible
+from tests.support.plugins.serving import Server
 from tests.support.settings import Settings
-from tests.support.summary import repeat_numbers, request_rows
 
 HERE, AB = Path(__file__).parent, "test_ab.py"
 SHORT_WARM_UP = 16  # tokens: opens the connections again, once the cell's shapes have been run on this server

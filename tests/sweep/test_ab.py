@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from quantkit.formats import FORMATS, Format
-from tests.support.ab import PHASES, alarmed, b_goes_first, pairs_of
 from tests.support.cells import Cell
-from tests.support.engines import Engine
-from tests.support.recording import LEDGER, infeasible
-from tests.support.serving import Server, engine_for, launch_for, serve
+from tests.support.engine.base import Engine
+from tests.support.gate.ab import PHASES, alarmed, b_goes_first, pairs_of
+from tests.support.plugins.recording import LEDGER, infeasible
+from tests.support.plugins.serving import Server, engine_for, launch_for, serve
 from tests.support.settings import Boot, Settings
 
 pytestmark = pytest.mark.xdist_group("engine")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.cellcheck import CellRefused
 from tests.support.cells import GRIDS, Cell
-from tests.support.recording import LEDGER, infeasible
-from tests.support.serving import Server
+from tests.support.load.cellcheck import CellRefused
+from tests.support.load.summary import cell_numbers
+from tests.support.plugins.recording import LEDGER, infeasible
+from tests.support.plugins.serving import Server
 from tests.support.settings import Boot, Settings
-from tests.support.summary import cell_numbers
 
 pytestmark = pytest.mark.xdist_group("engine")
 

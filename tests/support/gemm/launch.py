@@ -15,9 +15,9 @@ from typing import Any
 
 from quantkit.errors import QuantkitError
 from quantkit.machines import Machine
-from tests.support.docker_engine import OWNER
-from tests.support.host import container_arguments
-from tests.support.reaping import owner_label
+from tests.support.engine.container import OWNER
+from tests.support.engine.reaping import owner_label
+from tests.support.host.facts import container_arguments
 
 Line = dict[str, Any]
 HERE = Path(__file__).parent

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.answers.probes import FOLDER, Probe, function_call, read_probes
 from tests.support.miniatures.vllm_world import DEFECTS, World
-from tests.support.probes import FOLDER, Probe, function_call, read_probes
 
 PROBES = read_probes(FOLDER / "nano.toml")
 Message = dict[str, Any]

@@ -1,0 +1,1 @@
+"""The machine under the run: what it is, whether it is ready, what its cards hold."""
