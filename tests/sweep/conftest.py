@@ -55,12 +55,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def nonce(run_dir: Path) -> str:
     """What makes this run's prompts its own; kept in the run's folder, so that a resumed run has the same."""
-    file = run_dir / "nonce"
-    try:
-        with file.open("x") as new:
-            new.write(secrets.token_hex(8))
-    except FileExistsError:
-        pass
+    file, new = run_dir / "nonce", run_dir / "nonce.new"
+    if not file.exists():
+        new.write_text(secrets.token_hex(8))
+        new.replace(file)  # whole or not there: an empty one would give every run the same prompts
     return file.read_text()
 
 
