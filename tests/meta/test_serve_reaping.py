@@ -19,8 +19,6 @@ from tests.support.engine.reaping import (
     SHARED_MEMORY,
     end,
     kill,
-    owner_label,
-    owner_lives,
     reap_orphans,
     scratch_folders,
     session_members,
@@ -40,7 +38,10 @@ STUBBORN = textwrap.dedent("""
     from multiprocessing.shared_memory import SharedMemory
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     memory = SharedMemory(create=True, size=4096)
-    os.fork()
+    if not os.fork():
+        os.setpgid(0, 0)
+    with open("/proc/self/comm", "w") as name:
+        name.write("vLLM) Z 1 (")
     print("up", os.getpid(), flush=True)
     time.sleep(600)
 """)
@@ -122,7 +123,9 @@ def scratch_of(guardian: int) -> Path:
         path: path / SESSION for path in scratch_folders()
     }  # of all runs on this host, which come and go
     (folder,) = (
-        path for path, file in sessions.items() if file.exists() and file.read_text() == str(guardian)
+        path
+        for path, file in sessions.items()
+        if file.exists() and file.read_text().startswith(f"{guardian}-")
     )
     return folder
 
@@ -235,7 +238,7 @@ def test_memory_made_during_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch
 
 def test_memory_of_who_ends_in_the_grace_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends when asked may leave what it had mapped."""
-    segment = SHARED_MEMORY / f"left-{os.getpid()}"
+    segment = SHARED_MEMORY / f"left by {os.getpid()}"
     segment.write_bytes(bytes(4096))
     with subprocess.Popen([sys.executable, "-c", MAPS, segment], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -259,35 +262,3 @@ def test_server_that_dies_takes_its_children_along(tmp_path: Path) -> None:
     kill([first])
     assert wait_gone(members, 10) == []
     running.stop()
-
-
-def test_a_folder_of_another_or_half_made_stops_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Temporary files are everybody's: only this user's own, of our names, are looked into."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    half = tmp_path / "quantkit-1-0-0a0a0a0a"
-    others = {tmp_path / "quantkit-a-b-c", tmp_path / "quantkit-1-0-0a0a0a0a-kept"}
-    for folder in (half, *others):
-        folder.mkdir()
-    (half / SESSION).touch()
-    (half / MEMORY).write_text("00:1b 7")
-    assert scratch_folders() == {half: "1-0"}
-    with monkeypatch.context() as another:
-        another.setattr("os.getuid", lambda: -1)
-        assert scratch_folders() == {}
-    assert reap_orphans() == []
-    assert set(tmp_path.iterdir()) == others
-
-
-def test_a_pid_that_is_used_again_is_another_owner() -> None:
-    """An owner is a pid and its start; one that has ended and was not waited for lives no more."""
-    pid, started = owner_label().split("-")
-    assert owner_lives(f"{pid}-{started}")
-    assert not owner_lives(f"{pid}-{int(started) + 1}")
-    with subprocess.Popen(["sleep", "600"]) as ended:
-        label = f"{ended.pid}-{started_at(ended.pid)}"
-        assert owner_lives(label)
-        ended.kill()
-        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        assert not owner_lives(label)

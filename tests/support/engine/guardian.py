@@ -14,7 +14,15 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.engine.reaping import SESSION, SHARED_MEMORY, end, forget, note_memory, session_members
+from tests.support.engine.reaping import (
+    SESSION,
+    SHARED_MEMORY,
+    end,
+    forget,
+    note_memory,
+    owner_label,
+    session_members,
+)
 
 PR_SET_PDEATHSIG = 1
 LOOK_S, MAPPED_S = 1.0, 0.1  # between looks at /dev/shm, and from a segment's making until it is mapped
@@ -27,22 +35,23 @@ def _die_with_the_guardian() -> None:
 def _wait(server: "subprocess.Popen[bytes]", scratch: Path) -> None:
     """Until the owner closes the pipe or the server ends; meanwhile its shared memory is noted as it changes."""
     with selectors.DefaultSelector() as selector:
-        ended = os.pidfd_open(server.pid)
         selector.register(sys.stdin, selectors.EVENT_READ)
-        selector.register(ended, selectors.EVENT_READ)
+        selector.register(os.pidfd_open(server.pid), selectors.EVENT_READ)
         there: set[Path] = set()
         while not selector.select(LOOK_S):
             if there != (there := set(SHARED_MEMORY.glob("*"))):
                 time.sleep(MAPPED_S)
                 note_memory(scratch, session_members(os.getpid()))
-        os.close(ended)
 
 
 def guard(scratch: Path, grace_s: float, command: list[str]) -> int:
-    """Run the command until it ends or the owner is gone, then end its whole session; its exit code."""
+    """Run the command until it ends or the owner is gone, then end its whole session.
+
+    Returns its exit code, or 128 and the signal's number, as a shell does.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which the server would inherit
-    (scratch / SESSION).write_text(str(os.getpid()))
+    (scratch / SESSION).write_text(owner_label())
     environment = {**os.environ, "TMPDIR": str(scratch)}
     server = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=_die_with_the_guardian
@@ -52,7 +61,8 @@ def guard(scratch: Path, grace_s: float, command: list[str]) -> int:
     server.terminate()
     end((pid for pid in session_members(os.getpid()) if pid != os.getpid()), 0 if died else grace_s)
     forget(scratch)
-    return server.wait() if died else 0
+    code = server.wait()
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -5,17 +5,19 @@ Knows processes and sockets; knows no test and no format. Imported by `serving` 
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
 from tests.support.engine.base import Engine, EngineError, Launch, PortInUse, Running, ServerDied
-from tests.support.engine.reaping import end, new_scratch, reap_orphans, session_members
+from tests.support.engine.reaping import new_scratch, reap, reap_orphans, session_members
 
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1"
@@ -25,8 +27,6 @@ SERVER = ("-c", f"import runpy; runpy.run_module('{MODULE}', run_name='__main__'
 SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|API.?KEY|CREDENTIAL", re.IGNORECASE)
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "PYTHONUNBUFFERED": "1",
 }
@@ -50,7 +50,6 @@ def require_free(port: int) -> None:
         Naming the port.
     """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as taken:
@@ -68,20 +67,21 @@ def clean_environment(own: Mapping[str, str], extra: Mapping[str, str]) -> dict[
 class Process(Running):
     """A server under a guardian; the guardian's standard input is its lifeline."""
 
-    def __init__(self, launch: Launch, port: int, guardian: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, launch: Launch, port: int, scratch: Path, guardian: "subprocess.Popen[bytes]") -> None:
         super().__init__(launch, f"http://{HOST}:{port}")
         self.port = port
+        self.scratch = scratch
         self.guardian = guardian
 
     def alive(self) -> None:
         code = self.guardian.poll()
         if code is not None:
-            shown = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            number = -code if code < 0 else code - 128  # the guardian's death, or the server's as it tells it
+            shown = f"signal {number}" if number in signal.valid_signals() else f"exit code {code}"
             raise ServerDied(f"server {self.launch.name} ended", got=shown, log=self.launch.log)
 
     def owns_port(self) -> bool:
-        listeners = (conn for pid in self.pids() for conn in _listeners(pid))
-        return self.port in listeners
+        return any(self.port in _ports(pid) for pid in self.pids())
 
     def pids(self) -> tuple[int, ...]:
         return tuple(pid for pid in session_members(self.guardian.pid) if pid != self.guardian.pid)
@@ -89,19 +89,19 @@ class Process(Running):
     def stop(self) -> None:
         assert self.guardian.stdin is not None
         self.guardian.stdin.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.guardian.wait(GRACE_S + STOP_S)
-        except subprocess.TimeoutExpired:
-            end(session_members(self.guardian.pid))
-            self.guardian.wait()
+        self.guardian.kill()  # it hangs, or has ended
+        reap(self.scratch)
+        self.guardian.wait()
 
 
-def _listeners(pid: int) -> list[int]:
+def _ports(pid: int) -> list[int]:
+    """Ports of this host that a process has; none where it has ended."""
     try:
-        connections = psutil.Process(pid).net_connections("tcp")
+        return [conn.laddr.port for conn in psutil.Process(pid).net_connections("tcp")]
     except psutil.Error:
         return []
-    return [conn.laddr.port for conn in connections if conn.status == psutil.CONN_LISTEN]
 
 
 class ProcessEngine(Engine):
@@ -132,16 +132,11 @@ class ProcessEngine(Engine):
         where = ("--model", str(launch.checkpoint), "--served-model-name", launch.model)
         command = (*self.command, *where, "--host", HOST, "--port", str(port), *launch.args)
         launch.log.parent.mkdir(parents=True, exist_ok=True)
+        scratch = new_scratch()
+        guarded = ("-m", "tests.support.engine.guardian", str(scratch), str(self.grace_s), *command)
         with launch.log.open("wb") as log:
             guardian = subprocess.Popen(
-                (
-                    sys.executable,
-                    "-m",
-                    "tests.support.engine.guardian",
-                    str(new_scratch()),
-                    str(self.grace_s),
-                    *command,
-                ),
+                (sys.executable, *guarded),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -149,7 +144,7 @@ class ProcessEngine(Engine):
                 env=clean_environment(os.environ, launch.env),
                 start_new_session=True,
             )
-        return Process(launch, port, guardian)
+        return Process(launch, port, scratch, guardian)
 
     def reap_orphans(self) -> list[str]:
         return [f"process {pid}" for pid in reap_orphans()]

@@ -19,9 +19,10 @@ PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 SCRATCH = "quantkit-"
 LOCKS = Path("/tmp") / f"{SCRATCH}locks"
-SESSION, MEMORY = "session", "memory"  # files in a scratch folder
+SESSION, MEMORY = "session", "memory"  # files in a scratch folder: its leader's label, what it has mapped
 OURS = re.compile(rf"{SCRATCH}(?P<owner>\d+-\d+)-[0-9a-f]{{8}}")
 NOTED = re.compile(r"^(?P<identity>\S+ \d+) (?P<path>/.+)$", re.MULTILINE)
+OF_SESSION, STARTED = 3, 19  # fields of /proc/PID/stat, from the state on
 
 
 def _stat(pid: int) -> list[str]:
@@ -35,19 +36,24 @@ def _stat(pid: int) -> list[str]:
 def started_at(pid: int) -> int | None:
     """Start time of a live process in clock ticks since boot; None when it is gone or a zombie."""
     fields = _stat(pid)
-    return None if not fields or fields[0] in "ZX" else int(fields[19])
+    return None if not fields or fields[0] == "Z" else int(fields[STARTED])
 
 
 def session_members(session: int) -> list[int]:
     """Processes of a session. Linux gives its number to no other while one of them is there."""
     pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
     fields = ((pid, _stat(pid)) for pid in pids)
-    return [pid for pid, stat in fields if stat and int(stat[3]) == session]
+    return [pid for pid, stat in fields if stat and int(stat[OF_SESSION]) == session]
 
 
 def owner_label() -> str:
     """This process, as others can recognise it: its pid and its start time, since pids are used again."""
     return f"{os.getpid()}-{started_at(os.getpid())}"
+
+
+def namespace() -> str:
+    """Where our pids mean what we mean: in another namespace they are other processes', dead or alive."""
+    return str((PROC / "self/ns/pid").readlink())
 
 
 def owner_lives(label: str) -> bool:
@@ -77,9 +83,16 @@ def scratch_folders() -> dict[Path, str]:
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             ours = OURS.fullmatch(entry.name)
-            if ours and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+            if ours and _is_own(entry):
                 found[Path(entry.path)] = ours["owner"]
     return found
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid == os.getuid()
+    except FileNotFoundError:  # of a server that ends just now
+        return False
 
 
 @dataclass(frozen=True)
@@ -124,6 +137,14 @@ def shared_memory(pids: Iterable[int]) -> set[Segment]:
     return found
 
 
+def _said(note: Path) -> str:
+    """What a file of a scratch folder says; empty where its writer was killed before, or the folder is gone by now."""
+    try:
+        return note.read_text()
+    except FileNotFoundError:
+        return ""
+
+
 def note_memory(scratch: Path, pids: Iterable[int]) -> None:
     """Note the segments that a server's processes have, for whoever comes when all of them have been killed."""
     lines = [f"{segment.identity} {segment.path}\n" for segment in shared_memory(pids)]
@@ -133,8 +154,7 @@ def note_memory(scratch: Path, pids: Iterable[int]) -> None:
 
 def forget(scratch: Path) -> None:
     """Remove what a server that has ended left: segments that were noted, and its scratch folder."""
-    note = scratch / MEMORY
-    for noted in NOTED.finditer(note.read_text() if note.exists() else ""):
+    for noted in NOTED.finditer(_said(scratch / MEMORY)):
         Segment(Path(noted["path"]), noted["identity"]).remove()
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -174,16 +194,28 @@ def end(pids: Iterable[int], grace_s: float = 0) -> None:
         segment.remove()
 
 
+def _left_in(session: str) -> list[int]:
+    """Processes of a session by its leader's label; none where its number has been given to another since."""
+    pid, _, started = session.partition("-")
+    if not pid:
+        return []
+    leader = _stat(int(pid))
+    # Without leader its number is given to no other while a member is left.
+    return [] if leader and leader[STARTED] != started else session_members(int(pid))
+
+
+def reap(scratch: Path) -> list[int]:
+    """End what a server left that nobody guards any more; returns the pids."""
+    left = _left_in(_said(scratch / SESSION))
+    end(left)
+    forget(scratch)
+    return left
+
+
 def reap_orphans() -> list[int]:
     """End what dead runs of ours left behind, and nothing else; returns the pids."""
     ended: list[int] = []
     for folder, label in scratch_folders().items():
-        if owner_lives(label):
-            continue
-        session = folder / SESSION
-        number = session.read_text() if session.exists() else ""
-        left = session_members(int(number)) if number else []  # empty: the guardian was killed as it wrote
-        end(left)
-        ended += left
-        forget(folder)
+        if not owner_lives(label):
+            ended += reap(folder)
     return ended
