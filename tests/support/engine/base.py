@@ -4,6 +4,7 @@ Knows neither processes nor containers: `process` and `container` do. Imports no
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,10 +70,8 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
     """The last lines of a log; empty when there is none."""
     if not log.exists():
         return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 200 * lines))
-        text = file.read().decode(errors="replace")
-    return "\n".join(text.splitlines()[-lines:])
+    with log.open(errors="replace") as file:
+        return "".join(deque(file, lines)).rstrip("\n")
 
 
 @dataclass(frozen=True)

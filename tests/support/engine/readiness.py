@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, Protocol
 
 from tests.support.engine.base import (
@@ -54,12 +55,18 @@ def ask(url: str, body: object = None, timeout_s: float = 5.0) -> Answer:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with _opened(request, timeout_s) as response:
             return Answer(response.status, response.read())
-    except urllib.error.HTTPError as refused:
-        return Answer(refused.code, refused.read())
-    except OSError as broken:
+    except (OSError, HTTPException) as broken:
         return Answer(0, str(broken).encode())
+
+
+def _opened(request: urllib.request.Request, timeout_s: float) -> Any:
+    """The response, whatever its status."""
+    try:
+        return urllib.request.urlopen(request, timeout=timeout_s)
+    except urllib.error.HTTPError as refused:
+        return refused
 
 
 def wait_ready(server: Running, patience: Patience = Patience()) -> float:
@@ -101,7 +108,8 @@ def _wait_healthy(server: Running, begun: float, patience: Patience) -> None:
 def _check_model(server: Running) -> None:
     listed = ask(f"{server.base_url}/v1/models").json()
     data = listed.get("data") if isinstance(listed, dict) else None
-    names = [entry.get("id") for entry in data or [] if isinstance(entry, dict)]
+    entries = data if isinstance(data, list) else []
+    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
     if names != [server.launch.model]:
         raise WrongModel(
             f"/v1/models of server {server.launch.name}",
