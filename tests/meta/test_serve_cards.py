@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.host.card_memory import MemoryHeld, wait_fallen
+from tests.support.host.card_memory import SLACK_BYTES, MemoryHeld, wait_fallen
 from tests.support.host.preflight import Card
 
 GIB = 1 << 30
@@ -25,6 +25,14 @@ def test_held() -> None:
     """What stays is named with who holds it."""
     with pytest.raises(MemoryHeld, match="pid 7"):
         wait_fallen(cards(170), [Card(192 * GIB, 0)], seconds=0.3)
+
+
+def test_each_card_by_itself() -> None:
+    """What one lets go of, another still holds; and a driver's own is no server's."""
+    before = [Card(192 * GIB, 100 * GIB), Card(192 * GIB, 0)]
+    with pytest.raises(MemoryHeld, match=f"got {GIB:,} bytes held .no process known."):
+        wait_fallen(lambda: [Card(192 * GIB, 0), Card(192 * GIB, GIB)], before, seconds=0)
+    wait_fallen(lambda: [Card(192 * GIB, 0), Card(192 * GIB, SLACK_BYTES)], before, seconds=0)
 
 
 def test_gone() -> None:

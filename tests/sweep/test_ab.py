@@ -4,7 +4,7 @@ Both servers stay up and take turns. Runs only with --gate ab, and the rest of t
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from math import log
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.support.cells import Cell
 from tests.support.engine.base import Engine
 from tests.support.gate.ab import PHASES, alarmed, b_goes_first, pairs_of
 from tests.support.plugins.recording import LEDGER, infeasible
-from tests.support.plugins.serving import Server, engine_for, launch_for, serve
+from tests.support.plugins.serving import Server, card_let_go, engine_for, launch_for, serve
 from tests.support.settings import Boot, Settings
 
 pytestmark = pytest.mark.xdist_group("engine")
@@ -39,9 +39,12 @@ class Rivals:
         if not self.servers:
             against = self.settings.against
             other = FORMATS.get(against, build)
-            engine = self.engine if against in FORMATS else engine_for(replace(self.settings, image=against))
+            engine = self.engine if against in FORMATS else self._engine_of(against)
             self.servers = [self._start("A", other, engine), self._start("B", build, self.engine)]
         return self.servers
+
+    def _engine_of(self, image: str) -> Engine:
+        return self.stack.enter_context(closing(engine_for(replace(self.settings, image=image))))
 
     def _start(self, side: str, build: Format, engine: Engine) -> Server:
         boot = Boot(build)
@@ -63,7 +66,7 @@ def rivals(
 ) -> Iterator[Rivals]:
     """The two servers of a phase."""
     both = Rivals(settings, engine, built, phase)
-    with both.stack:
+    with card_let_go(settings), both.stack:
         yield both
 
 

@@ -5,7 +5,7 @@ Joins engine, readiness, boot log and metrics. Imports no suite.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from tests.support.boot.log import BootFacts, BootLog
 from tests.support.boot.metrics import Metrics
 from tests.support.engine.base import CardTaken, Engine, Launch, Running
 from tests.support.engine.process import SERVER, ProcessEngine
-from tests.support.engine.readiness import Patience, ask, wait_ready
+from tests.support.engine.readiness import Patience, ask, see_whether_it_died, wait_ready
 from tests.support.engine.reaping import lock_folder
 from tests.support.host.card_memory import wait_fallen
 from tests.support.host.facts import Host
@@ -124,6 +124,9 @@ class Server:
         return log.facts()
 
 
+UP = pytest.StashKey[Server]()  # the one that is up now
+
+
 def engine_for(settings: Settings) -> Engine:
     """The engine that this machine's record names."""
     if settings.machine.engine == "process":
@@ -202,6 +205,21 @@ def one_run(card: str, seconds: float = LOCK_S) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def card_let_go(settings: Settings) -> Iterator[None]:
+    """Around servers: when they are gone, so is what they held of the card's memory.
+
+    Raises
+    ------
+    MemoryHeld
+        Where it is not.
+    """
+    cards = Host(settings.machine, settings.image).cards
+    before = cards()
+    yield
+    wait_fallen(cards, before)
+
+
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> Iterator[Engine]:
     """This machine's engine and its card for ourselves; what dead runs of ours left on it is ended first."""
@@ -214,15 +232,33 @@ def engine(settings: Settings) -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def server(
-    boot: Boot, engine: Engine, built: Callable[[Format], Path], settings: Settings
+    boot: Boot,
+    engine: Engine,
+    built: Callable[[Format], Path],
+    settings: Settings,
+    pytestconfig: pytest.Config,
 ) -> Iterator[Server]:
     """The server of this boot, ready; the next boot's starts when this one, and its memory, are gone."""
     launch = launch_for(boot, built(boot.build), settings)
-    cards = Host(settings.machine, settings.image).cards
-    before = cards()
-    with serve(engine, launch, boot) as ready:
+    with card_let_go(settings), serve(engine, launch, boot) as ready:
+        pytestconfig.stash[UP] = ready
         yield ready
-    wait_fallen(cards, before)
+        del pytestconfig.stash[UP]
+
+
+def _or_its_server(item: pytest.Item) -> Generator[None, object, object]:
+    """What fails since its server died fails of that."""
+    try:
+        return (yield)
+    except Exception:
+        up = item.config.stash.get(UP, None)
+        if up and "server" in getattr(item, "fixturenames", ()):
+            see_whether_it_died(up)
+        raise
+
+
+pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_or_its_server)
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(_or_its_server)
 
 
 @pytest.fixture(scope="session")
