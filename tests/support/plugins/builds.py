@@ -4,6 +4,7 @@ Everything that needs a build on disk asks the fixture `built`. Imports no suite
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,21 @@ from tests.support.settings import Settings
 from tests.support.sources.sourcehash import source_hash
 
 
+def make(build: Format, settings: Settings) -> Path:
+    """The folder of a build: the one that was found, or ours, made first where it is not there yet."""
+    if build.name in settings.found:
+        return settings.checkpoints / build.name
+    source = (settings.bf16_source if build.name == "bf16" else None) or settings.source
+    folder = settings.checkpoints / source_hash(source)[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / build.name
+    with FileLock(folder / f".{build.name}.lock"):
+        if not (out / WHOLE).exists():
+            write_build(source, out, build)
+    return out
+
+
 @pytest.fixture(scope="session")
 def built(settings: Settings) -> Callable[[Format], Path]:
-    """Gives the folder of a build: the one that was found, or ours, made first where it is not there yet."""
-
-    def make(build: Format) -> Path:
-        if build.name in settings.found:
-            return settings.checkpoints / build.name
-        own = build.name == "bf16" and settings.bf16_source is not None
-        source = settings.bf16_source if own and settings.bf16_source else settings.source
-        folder = settings.checkpoints / source_hash(source)[:16]
-        folder.mkdir(parents=True, exist_ok=True)
-        out = folder / build.name
-        with FileLock(folder / f".{build.name}.lock"):
-            if not (out / WHOLE).exists():
-                write_build(source, out, build)
-        return out
-
-    return make
+    """Gives the folder of a build."""
+    return partial(make, settings=settings)
