@@ -5,6 +5,7 @@ Declares options as a table; every default stands here and nowhere else. Imports
 
 import re
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,6 +21,20 @@ from tests.support.sources.source import folder_of
 
 SETTINGS = pytest.StashKey[Settings]()
 WHOLE = "config.json"  # written last: a build that has it is whole
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise ArgumentTypeError(f"got {text!r}, expected whole numbers above 0, such as 1,8,64")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _dollars(text: str) -> float:
+    if not re.fullmatch(r"[0-9]*[.]?[0-9]+", text):
+        raise ArgumentTypeError(f"got {text!r}, expected US dollars, such as 1.99")
+    return float(text)
+
 
 OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     (
@@ -56,7 +71,10 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--grid",
         {"default": "", "choices": (*GRIDS, ""), "help": "cells of the sweep; by default the machine's"},
     ),
-    ("--rows", {"default": "1,8,64", "help": "comma-separated rows of the timed matrix products"}),
+    (
+        "--rows",
+        {"type": _counts, "default": "1,8,64", "help": "comma-separated rows of the timed matrix products"},
+    ),
     ("--machines", {"default": "", "help": "a file of further machine records, like machines.toml"}),
     ("--image", {"default": "", "help": "engine image as REF@sha256:..., instead of the machine's"}),
     (
@@ -76,8 +94,11 @@ OPTIONS: tuple[tuple[str, dict[str, object]], ...] = (
         "--accept-regression",
         {"default": "", "help": "reason for which --force-regen may write a worse baseline"},
     ),
-    ("--price", {"type": float, "default": None, "help": "US dollars an hour of this machine"}),
-    ("--budget", {"type": float, "default": None, "help": "US dollars after which no further item starts"}),
+    ("--price", {"type": _dollars, "default": None, "help": "US dollars an hour of this machine"}),
+    (
+        "--budget",
+        {"type": _dollars, "default": None, "help": "US dollars after which no further item starts"},
+    ),
     (
         "--dry-run",
         {"action": "store_true", "help": "say what would run, for how long and for how much; run nothing"},
@@ -103,7 +124,10 @@ def demanded(markexpr: str, known: Mapping[str, Machine] | None = None) -> Machi
     known = machines() if known is None else known
     if not markexpr:
         return None
-    expression = Expression.compile(markexpr)
+    try:
+        expression = Expression.compile(markexpr)
+    except SyntaxError:  # which pytest reports
+        return None
 
     def holds(only: str) -> bool:
         return expression.evaluate(lambda mark, /, **_kwargs: mark == only)
@@ -145,6 +169,9 @@ def _settings(config: pytest.Config) -> Settings:
             f"grid of {machine.name}", got=repr(get("grid")), expected=f"one of {', '.join(GRIDS)}"
         )
     builds = named_builds(get("builds"), bool(get("bf16_source")))
+    price = machine.usd_per_hour if get("price") is None else get("price")
+    if get("budget") is not None and not price:
+        raise pytest.UsageError(f"--budget, got no price of an hour of {machine.name}, expected --price too")
     return Settings(
         source=folder_of(get("source"), checkpoints),
         bf16_source=folder_of(get("bf16_source"), checkpoints) if get("bf16_source") else None,
@@ -154,14 +181,14 @@ def _settings(config: pytest.Config) -> Settings:
         from_runs=tuple(Path(run).resolve() for run in get("from_runs").split(",") if run),
         retry_failed=get("retry_failed"),
         grid=get("grid"),
-        rows=tuple(int(rows) for rows in get("rows").split(",")),
+        rows=get("rows"),
         image=get("image") or machine.image,
         engine_args=tuple(get("engine_arg")),
         engine_env=_pairs(get("engine_env")),
         gate=get("gate"),
         against=get("against"),
         accept_regression=get("accept_regression"),
-        price=machine.usd_per_hour if get("price") is None else get("price"),
+        price=price,
         budget=get("budget"),
         dry_run=get("dry_run"),
         machine=machine,
