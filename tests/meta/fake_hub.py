@@ -6,6 +6,7 @@ For the judge's tests of `hub`. What it was asked is kept in `asked`.
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,9 @@ class Hub:
     Attributes
     ----------
     refuse
-        A key of REFUSALS to answer everything with.
+        A key of REFUSALS to answer with: everything, or where gated, whether its files may be had, and they.
+    mute_s
+        Seconds to wait before any answer but whether the files may be had.
     break_after
         Bytes of a file after which a transfer breaks off, and how often it still will.
     listing_fails
@@ -41,6 +44,7 @@ class Hub:
 
     files: Mapping[str, bytes]
     refuse: str = ""
+    mute_s: float = 0.0
     break_after: int = 0
     breaks_left: int = 0
     listing_fails: bool = False
@@ -95,7 +99,9 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
             headers = (self.headers.get("Range") or "", self.headers.get("Authorization") or "")
             hub.asked.append((self.command, self.path, *headers))
             path = self.path.split("?")[0]
-            if hub.refuse:
+            asks = path.endswith("/auth-check")
+            time.sleep(0.0 if asks else hub.mute_s)
+            if hub.refuse and (hub.refuse != "gated" or asks or "/resolve/" in path):
                 status, code = REFUSALS[hub.refuse]
                 return self.answer(status, b"{}", **({"X_Error_Code": code} if code else {}))
             if path == f"/api/models/{REPO}/auth-check":

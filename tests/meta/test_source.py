@@ -1,5 +1,6 @@
 """Sources from the hub: names, pins, refusals and broken transfers, through the real huggingface_hub on a fake hub."""
 
+import errno
 import json
 import os
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 
 from tests.meta import small_project
 from tests.meta.fake_hub import COMMIT, REPO, Hub, serving
-from tests.support.sources.source import HubSource, folder_of, hub_source, pin_of, write_pin
+from tests.support.sources import hub as downloads
+from tests.support.sources.hub import Found
+from tests.support.sources.source import HubSource, HubUnreachable, folder_of, hub_source, pin_of, write_pin
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "hf_madeUpToken"
@@ -19,6 +22,8 @@ FILES = {
     "config.json": b"{}",
     "model.safetensors": WEIGHTS,
     "chat_template.jinja": b"x",
+    "tokenizer.model": b"y",
+    "merges.txt": b"z",
     "pytorch_model.bin": b"no",
 }
 FETCH = """
@@ -120,6 +125,29 @@ def test_a_refusal_is_named_and_leaves_no_pin(
     assert answer["kind"] == kind
     assert says in answer["says"]
     assert pin_of(folder_of(text, tmp_path)) == {}
+
+
+def test_a_licence_that_is_not_accepted_is_known_before_a_byte_is_asked_for(tmp_path: Path) -> None:
+    """Anybody may read about a gated repository; only its files are kept back."""
+    with serving(Hub(FILES, refuse="gated")) as hub:
+        assert fetch(hub, tmp_path)["kind"] == "SourceRefused"
+    assert [path for _, path, *_ in hub.asked if "/resolve/" in path] == []
+
+
+def test_a_file_that_is_short_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12")
+    (tmp_path / "b").write_bytes(b"123")
+    assert Found(COMMIT, {"a": 3, "b": 3, "c": 3}).missing(tmp_path) == ["a", "c"]
+
+
+def test_what_this_host_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(downloads, "look_up", lambda source: Found(COMMIT, {}))
+    monkeypatch.setattr(downloads, "snapshot_download", full)
+    with pytest.raises(HubUnreachable, match="got No space left on device"):
+        downloads.fetch(HubSource(REPO, "main", tmp_path))
 
 
 def test_a_broken_transfer_is_taken_up_where_it_broke(tmp_path: Path) -> None:

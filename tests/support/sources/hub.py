@@ -11,12 +11,7 @@ from pathlib import Path
 
 import httpx2
 from huggingface_hub import HfApi, get_session, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
 from quantkit.errors import QuantkitError
 from tests.support.sources.source import HubSource, HubUnreachable, SourceRefused, pin_of, write_pin
@@ -60,14 +55,11 @@ def _refusal(source: HubSource, why: Exception) -> QuantkitError:
         return SourceRefused(
             f"source {source.repo}", got="no such folder, and no repository that HF_TOKEN may read", hint=hint
         )
-    return HubUnreachable(
-        f"download of {source.repo}",
-        got=type(why).__name__,
-        hint=RESUME,
-    )
+    here = os.strerror(why.errno) if isinstance(why, OSError) and why.errno else ""  # such as a full disk
+    return HubUnreachable(f"download of {source.repo}", got=here or type(why).__name__, hint=RESUME)
 
 
-FAULTS = (HfHubHTTPError, httpx2.HTTPError, OSError)
+FAULTS = (httpx2.HTTPError, OSError)
 
 
 def look_up(source: HubSource) -> Found:
