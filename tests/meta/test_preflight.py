@@ -24,22 +24,13 @@ READY = Facts(
 )
 # Facts that differ from a ready host's, the check that must name them, a word it must use, the exit status.
 PLANTED: dict[str, tuple[dict[str, Any], str, str, int]] = {
-    "docker is down": (
-        {"docker_error": "Cannot connect to the Docker daemon", "gate": None},
-        "docker",
-        "connect",
-        12,
-    ),
+    "docker is down": ({"docker_error": "Cannot connect to a daemon", "gate": None}, "docker", "connect", 12),
+    "no docker": ({"docker_error": "docker is not installed", "gate": None}, "docker", "not installed", 11),
     "no kfd": ({"devices": (Device("/dev/kfd"), *READY.devices[1:])}, "devices", "/dev/kfd", 11),
     "closed to its group": ({"devices": (Device("/dev/kfd", 991, False),)}, "groups", "991", 11),
     "no agent": ({"archs": ()}, "agent", "no card", 11),
     "another card": ({"archs": ("gfx90a",)}, "agent", "gfx90a", 11),
-    "no firmware": (
-        {"archs": (), "firmware": ("amdgpu: failed to load firmware",)},
-        "firmware",
-        "failed",
-        11,
-    ),
+    "no firmware": ({"archs": (), "firmware": ("amdgpu: load failed",)}, "firmware", "failed", 11),
     "disk full": (
         {"spaces": (Space("checkpoints", "/data", 20 * GIB, 120 * GIB),)},
         "disk",
@@ -63,6 +54,7 @@ PLANTED: dict[str, tuple[dict[str, Any], str, str, int]] = {
 
 def test_a_ready_host_has_nothing_to_fix() -> None:
     assert faults(MACHINE, MACHINE.image, READY) == ()
+    assert faults(MACHINE, MACHINE.image, replace(READY, spaces=(Space("x", "/d", 2, 2),))) == ()
     assert exit_status(()) == 0
 
 
@@ -85,6 +77,7 @@ def test_an_image_without_digest_is_refused(image: str) -> None:
 def test_all_faults_stand_in_one_list_and_one_that_stays_decides() -> None:
     facts = replace(READY, archs=(), cards=(Card(192 * GIB, 60 * GIB),), spaces=(Space("x", "/d", 1, 2),))
     found = faults(MACHINE, MACHINE.image, facts)
+    assert found[2].wrong == "card 0 has 132.0 of 192.0 GiB free"
     assert [fault.check for fault in found] == ["agent", "disk", "memory"]
     assert exit_status(found) == 11
     assert listed(MACHINE, found).startswith(
@@ -93,12 +86,27 @@ def test_all_faults_stand_in_one_list_and_one_that_stays_decides() -> None:
 
 
 def test_the_list_says_what_to_do_where_something_can_be_done() -> None:
-    errors = {"licence of g/m": False, "download of g/m": True}
-    found = faults(MACHINE, MACHINE.image, replace(READY, archs=(), source_errors=errors))
+    errors = {"licence of g/m (accept it)": False, "download of g/m (run it again)": True}
+    spaces = tuple(Space(name, "/d", 0, GIB) for name in ("checkpoints", "image"))
+    facts = replace(READY, archs=(), source_errors=errors, spaces=spaces)
+    found = faults(MACHINE, MACHINE.image, facts)
     assert listed(MACHINE, found).splitlines()[1:] == [
         "  agent: the driver offers no card, not gfx942 -> make droplet, then reboot once",
-        "  source: licence of g/m",
-        "  source: download of g/m -> run it again",
+        "  disk: 0.0 GiB free in /d for the checkpoints, 1.0 needed -> free some, or name another folder "
+        "with --checkpoints",
+        "  disk: 0.0 GiB free in /d for the image, 1.0 needed -> free some",
+        "  source: licence of g/m (accept it)",
+        "  source: download of g/m (run it again)",
+    ]
+
+
+def test_an_nvidia_card_is_not_sent_to_amds_remedies() -> None:
+    h200 = machine_named("h200")
+    gate = replace(GATE, archs=("sm_90",), cards=("sm_90",))
+    bare = replace(READY, archs=(), devices=(Device("nvidia.com/gpu=all"),), gate=gate)
+    assert [(fault.check, fault.fix.split()[0]) for fault in faults(h200, MACHINE.image, bare)] == [
+        ("devices", "nvidia-ctk"),
+        ("agent", "install"),
     ]
 
 
@@ -126,7 +134,7 @@ class FakeHost(Host):
         return list(self.facts.archs)
 
     def firmware(self) -> list[str]:
-        return []
+        return list(self.facts.firmware)
 
     def cards(self) -> list[Card]:
         return list(self.facts.cards)
@@ -166,7 +174,8 @@ HUB = HubSource("google/x", "main", Path("/nowhere"))
         (FakeHost(free=111 * GIB), (), []),
         (FakeHost(hub=SourceRefused("licence of google/x")), (HUB,), ["source"]),
         (FakeHost(hub=HubUnreachable("download of google/x")), (HUB,), ["source"]),
-        (FakeHost(replace(READY, docker_error="no daemon", gate=None)), (), ["docker"]),
+        (FakeHost(replace(READY, docker_error="no daemon", gate=None), free=59 * GIB), (), ["docker"]),
+        (FakeHost(replace(READY, archs=(), firmware=("failed",))), (), ["firmware"]),
         (FakeHost(replace(READY, image_here=False, gate=None)), (), ["image"]),
         (FakeHost(replace(READY, image_here=False, gate=None), free=59 * GIB), (), ["disk", "image"]),
         (FakeHost(free=59 * GIB), (), []),  # the image is there, and needs no room
@@ -177,6 +186,13 @@ def test_the_facts_of_a_host_reach_the_checks(
 ) -> None:
     facts = facts_of(fake, Wanted(Path("/data"), 10, 0, downloads))
     assert [fault.check for fault in faults(MACHINE, MACHINE.image, facts)] == checks
+
+
+def test_an_image_without_digest_is_not_looked_for() -> None:
+    fake = FakeHost(replace(READY, gate=None))
+    fake.image = "vllm/vllm-openai-rocm:latest"
+    facts = facts_of(fake, Wanted(Path("/data"), 0, 0))
+    assert [space.purpose for space in facts.spaces] == ["checkpoints"]
 
 
 def test_a_source_that_is_here_says_how_large_a_build_may_be() -> None:
@@ -208,6 +224,8 @@ def test_only_a_hub_that_is_down_may_come_back() -> None:
             "docker: no such file",
         ),
         (0, '{"transformers": true}\n', "half\n", "status 0: half"),
+        (0, "no JSON\n", "", "status 0: nothing"),
+        (0, "3\n", "", "status 0: nothing"),
     ],
 )
 def test_the_images_answer_is_read_or_refused(status: int, out: str, err: str, error: str) -> None:

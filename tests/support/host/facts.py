@@ -18,7 +18,7 @@ from typing import Any
 from quantkit.errors import QuantkitError
 from quantkit.machines import Machine
 from tests.support.host.machine import Probe, gpus
-from tests.support.host.preflight import GIB, Card, Device, Facts, Gate, Space
+from tests.support.host.preflight import GIB, NO_DOCKER, Card, Device, Facts, Gate, Space
 from tests.support.sources.source import HubSource, HubUnreachable
 
 DRM = Path("/sys/class/drm")
@@ -66,12 +66,12 @@ def nearest(folder: Path) -> Path:
 
 def container_arguments(machine: Machine) -> list[str]:
     """What ``docker run`` is told of a machine: devices, the groups that own them here, and what its record adds."""
-    paths = [Path(name) for name in machine.devices if name.startswith("/")]
-    groups = {node.stat().st_gid for path in paths if path.exists() for node in nodes(path)}
+    paths = [path for path in map(Path, machine.devices) if path.exists()]
+    groups = {node.stat().st_gid for path in paths for node in nodes(path)}
     inside = machine.container
     options = {
         "--device": machine.devices,
-        "--group-add": map(str, sorted(groups)),
+        "--group-add": map(str, groups),
         "--volume": (f"{path}:{path}:ro" for path in inside.binds),
         "--tmpfs": (f"{path}:{TMPFS}" for path in inside.tmpfs),
         "--env": (f"{name}={value}" for name, value in inside.env.items()),
@@ -101,7 +101,7 @@ class Host:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=ASKED_S, check=False)
         except FileNotFoundError:
-            return "docker is not installed"
+            return NO_DOCKER
         except subprocess.TimeoutExpired:
             return f"the docker engine did not answer within {ASKED_S:.0f} s"
         return last_line(done.stderr) if done.returncode else ""

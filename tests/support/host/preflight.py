@@ -12,6 +12,8 @@ from quantkit.machines import Machine
 GIB = 1 << 30
 MEMORY_SHARE = 0.90  # vLLM's --gpu-memory-utilization: it refuses to start where less is free
 BROKEN, INFRASTRUCTURE = 11, 12  # exit status: a person must fix it; a retry may find it well
+NO_DOCKER = "docker is not installed"
+CDI_FIX = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, from NVIDIA's container toolkit"
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,17 @@ class Fault:
 def check_docker(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
     """The docker engine answers."""
     if facts.docker_error:
-        yield Fault("docker", facts.docker_error, "make droplet, or start the docker engine", may_pass=True)
+        installed = facts.docker_error != NO_DOCKER
+        fix = "make droplet" + (", or start the docker engine" if installed else "")
+        yield Fault("docker", facts.docker_error, fix, may_pass=installed)
 
 
 def check_devices(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
     """Every device node is there, and open to a group whose number goes into the container."""
     for device in facts.devices:
         if device.gid is None:
-            yield Fault("devices", f"{device.path} is not there", "make droplet loads the card's driver")
+            fix = "make droplet loads the card's driver" if device.path.startswith("/") else CDI_FIX
+            yield Fault("devices", f"{device.path} is not there", fix)
         elif not device.group_may_use:
             yield Fault(
                 "groups", f"group {device.gid} may not open {device.path}", f"chmod g+rw {device.path}"
@@ -139,7 +144,8 @@ def check_card(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
         )
         return
     seen = ", ".join(facts.archs) or "no card"
-    yield Fault("agent", f"the driver offers {seen}, not {machine.arch}", "make droplet, then reboot once")
+    fix = "make droplet, then reboot once" if machine.arch.startswith("gfx") else "install the card's driver"
+    yield Fault("agent", f"the driver offers {seen}, not {machine.arch}", fix)
 
 
 def check_disk(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
@@ -200,7 +206,7 @@ def check_gate(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
 def check_sources(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
     """Every source to download may be had."""
     for sentence, may_pass in facts.source_errors.items():
-        yield Fault("source", sentence, "" if not may_pass else "run it again", may_pass)
+        yield Fault("source", sentence, "", may_pass)  # which says itself what to do
 
 
 CHECKS = (
