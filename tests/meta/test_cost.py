@@ -19,7 +19,7 @@ from tests.support.cost import (
     published_rates,
 )
 from tests.support.meter import Meter
-from tests.support.plugins.billing import REFUSED, pytest_sessionfinish
+from tests.support.plugins.billing import REFUSED, keep_spent, pytest_sessionfinish, spent_before_s
 from tests.support.record import Key
 
 ARTICLE = GRIDS["article"]
@@ -91,6 +91,8 @@ def test_the_published_card_has_a_rate_for_every_build_and_cell() -> None:
     assert set(rates.boots) == set(FORMATS)
     assert set(rates.cells) == {(build, str(cell)) for build in FORMATS for cell in ARTICLE.cells}
     assert rates.cells["bf16", "1x128"] == pytest.approx(one_repeat_s("1x128", 343.44))
+    smoke = published_rates("mi300x", GRIDS["smoke"])
+    assert {cell for _, cell in smoke.cells} == {str(cell) for cell in GRIDS["smoke"].cells}
 
 
 def test_the_estimate_says_what_it_does_not_know(rates_folder: Path) -> None:
@@ -105,7 +107,9 @@ def test_the_estimate_says_what_it_does_not_know(rates_folder: Path) -> None:
     took = dollars(2 * one_repeat_s("1x128", 512.0) + 200.0, 2.0)
     assert " ".join(lines[1].split()) == f"cells 2 items 4 min {took} (1 without a rate)"
     assert lines[2].split()[-2:] == ["not", "known"]
-    assert "Made-up figures" in lines[-2]
+    assert " ".join(lines[3].split()) == f"all 3 items 4 min {took} at $2.00 an hour"
+    assert lines[4] == "boots and cells: Made-up figures. Source: nowhere, 2026-01-01"
+    assert lines[5:] == ["guessed, an item: quant 60 s, gemm 20 s, serve 10 s; downloads are not counted"]
     unknown = estimate_lines("other", keys, published_rates("", ARTICLE), 2.0)
     assert "not known: no rates were published for other" in unknown[-1]
 
@@ -149,6 +153,26 @@ def test_an_item_that_would_exceed_the_budget_is_refused(
     assert bool(meter.refusal(B, 0.0)) == (budget == 0.0)  # without a rate, and before anything was spent
 
 
+def test_the_budget_knows_this_runs_own_pace() -> None:
+    meter = Meter({A: 100.0, B: 100.0}, [A, B], price=3.6, budget=0.35)
+    assert meter.refusal(B, 200.0) == ""
+    meter.ended(A, 200.0)
+    assert meter.refusal(B, 200.0) == "the budget of $0.35 is spent: $0.20 so far, $0.40 with this item"
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (None, []),
+        (0.41, ["budget $0.41: is enough"]),
+        (0.39, ["budget $0.39: would stop it before its end"]),
+    ],
+)
+def test_a_dry_run_says_whether_the_budget_is_enough(budget: float | None, says: list[str]) -> None:
+    assert Meter({A: 100.0, B: 200.0}, [A, B, C], price=3.6, budget=budget).foreseen(100.0) == says
+    assert Meter({}, [A], price=3.6, budget=budget).foreseen(100.0) == []
+
+
 SLOW = (
     small_project.SUITE.replace(
         'row["tok_per_s"] = 10.0', 'row["tok_per_s"] = 10.0; import time; time.sleep(0.6)'
@@ -179,9 +203,12 @@ def test_a_dry_run_runs_and_writes_nothing(project: Path) -> None:
     status, output = small_project.run(project, *ARGS, "--dry-run")
     assert status == 0, output
     assert "would run on billed: 9 items, 3 server starts" in output
+    assert "  of source, grid smoke, vLLM on this host: bf16, fp8\n" in output
     assert "hours and dollars are not known: no rates were published for billed" in output
     assert not (project / "run").exists()
-    assert small_project.run(project, *ARGS, "--dry-run", "-n", "2")[0] == 4
+    for counted in (("--dry-run",), ("--budget", "9")):
+        status, output = small_project.run(project, *ARGS, *counted, "-n", "2")
+        assert (status, "got -n, expected one process" in output) == (4, True), output
 
 
 def test_a_dry_run_of_a_resumed_run_leaves_its_record_alone(project: Path) -> None:
@@ -207,6 +234,19 @@ def test_the_budget_stops_between_items_and_holds_over_sessions(project: Path) -
     assert (project / "started").read_text() == started  # no server for items that the budget does not allow
     status, _ = small_project.run(project, *ARGS, "--budget", "1")
     assert (status, outcomes(project)) == (0, ["ok"] * 9)
+
+
+def test_a_full_disk_leaves_the_hours_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_spent(tmp_path, 12.34, 2.0)
+
+    def half(path: Path, text: str, **_: str) -> None:
+        path.write_bytes(text[:9].encode())
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match="No space"):
+        keep_spent(tmp_path, 99.0, 2.0)
+    assert spent_before_s(tmp_path) == 12.3
 
 
 @pytest.mark.parametrize(("ended", "status"), [(0, 11), (1, 1), (10, 10)])

@@ -48,9 +48,9 @@ def published_rates(machine: str, grid: Grid, folder: Path = PUBLISHED) -> Rates
     cells = {str(cell): cell.requests * cell.output_tokens for cell in grid.cells}
     boots_s, cells_s = {}, {}
     for row in map(line_to_row, sweep["rows"]):
-        if row.suite == "serve" and row.item == "boot":
+        if row.item == "boot":
             boots_s[row.build] = float(row.numbers["boot_s"])
-        if row.suite == "sweep" and row.item in cells:
+        if row.item in cells:
             cells_s[row.build, row.item] = cells[row.item] / float(row.numbers["tok_per_s"])
     return Rates(f"{sweep['what']} Source: {sweep['source']}, {sweep['date']}", boots_s, cells_s)
 

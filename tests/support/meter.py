@@ -67,6 +67,14 @@ class Meter:
         limit = "" if self.budget is None else f"; budget ${self.budget:.2f}"
         return f"{so_far}; {ahead}{limit}"
 
+    def foreseen(self, spent_s: float) -> list[str]:
+        """One line on whether the budget is enough for what has a rate; none without a budget or without rates."""
+        if self.budget is None or not self.expected:
+            return []
+        whole_s = spent_s + sum(self.expected.values())
+        enough = "is enough" if whole_s / 3600 * self.price < self.budget else "would stop it before its end"
+        return [f"budget ${self.budget:.2f}: {enough}"]
+
     def refusal(self, key: Key, spent_s: float) -> str:
         """Why the budget does not allow an item to start; empty when it does."""
         if self.budget is None:

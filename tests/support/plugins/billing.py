@@ -6,6 +6,7 @@ The arithmetic is in `cost`. Hours are those of this run's sessions, kept in RUN
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.host.preflight import BROKEN
 from tests.support.meter import Meter
 from tests.support.plugins.options import SETTINGS
 from tests.support.plugins.recording import LEDGER, key_of, suite_of
+from tests.support.record import Key
 from tests.support.saying import say
 from tests.support.settings import Settings
 
@@ -24,15 +26,34 @@ STARTED = pytest.StashKey[float]()
 REFUSED = pytest.StashKey[int]()
 
 
-def spent_before_s(settings: Settings) -> float:
+def spent_before_s(run: Path) -> float:
     """Seconds that earlier sessions of this run took."""
-    path = settings.run / KEPT_IN
+    path = run / KEPT_IN
     return float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.is_file() else 0.0
+
+
+def keep_spent(run: Path, seconds: float, price: float) -> None:
+    """Keep the hours for a session that resumes this run, whole or as they were."""
+    kept = {"seconds": round(seconds, 1), "usd_per_hour": price}
+    half = run / f".{KEPT_IN}"
+    half.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    half.replace(run / KEPT_IN)
 
 
 def rates_of(settings: Settings) -> Rates:
     """What was published for this run's machine and grid."""
     return published_rates(settings.machine.name, GRIDS[settings.grid])
+
+
+def estimate(config: pytest.Config, keys: list[Key]) -> list[str]:
+    """What a dry run says: of what and with what it would measure, the table, and whether the budget is enough."""
+    settings, rates = config.stash[SETTINGS], rates_of(config.stash[SETTINGS])
+    engine = settings.image or "vLLM on this host"
+    builds = ", ".join(build.name for build in settings.builds)
+    lines = estimate_lines(settings.machine.name, keys, rates, settings.price)
+    lines.insert(1, f"  of {config.getoption('source')}, grid {settings.grid}, {engine}: {builds}")
+    meter = Meter(expected_s(keys, rates), keys, settings.price, settings.budget)
+    return [*lines, *meter.foreseen(spent_before_s(settings.run))]
 
 
 class Billing:
@@ -50,7 +71,7 @@ class Billing:
         keys = [key_of(item) for item in session.items if suite_of(item)]
         rates = rates_of(settings)
         self.meter = Meter(expected_s(keys, rates), keys, settings.price, settings.budget)
-        self.before_s = spent_before_s(settings)
+        self.before_s = spent_before_s(settings.run)
         self.said_at = 0.0
 
     def spent_s(self) -> float:
@@ -60,7 +81,7 @@ class Billing:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Start no item that the budget does not allow."""
-        if suite_of(item) and (reason := self.meter.refusal(key_of(item), self.spent_s())):
+        if reason := self.meter.refusal(key_of(item), self.spent_s()):
             self.config.stash[REFUSED] = self.config.stash.get(REFUSED, 0) + 1
             pytest.skip(reason)
 
@@ -71,15 +92,9 @@ class Billing:
         outcome = yield
         if suite_of(item):
             self.meter.ended(key_of(item), time.monotonic() - started)
-            self.keep()
+            keep_spent(self.settings.run, self.spent_s(), self.settings.price)
             self.say()
         return outcome
-
-    def keep(self) -> None:
-        """Keep the hours for a session that resumes this run."""
-        if self.config.stash[LEDGER].writes:
-            kept = {"seconds": round(self.spent_s(), 1), "usd_per_hour": self.settings.price}
-            (self.settings.run / KEPT_IN).write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
     def say(self) -> None:
         """The cost line, where something is billed and it was not just said."""
@@ -99,16 +114,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Say what would run and run nothing, or watch the run."""
-    config, items = session.config, [item for item in session.items if suite_of(item)]
+    """Say what would run and run nothing, or watch the run; workers are not watched."""
+    config = session.config
     settings = config.stash[SETTINGS]
+    if getattr(config.option, "numprocesses", None) and (settings.dry_run or settings.budget is not None):
+        pytest.exit(
+            "--dry-run or --budget, got -n, expected one process: items are counted here", returncode=4
+        )
     if settings.dry_run:
-        if getattr(config.option, "numprocesses", None):
-            pytest.exit("--dry-run, got -n, expected one process: it counts items here", returncode=4)
-        keys = [key_of(item) for item in items]
-        say(config, *estimate_lines(settings.machine.name, keys, rates_of(settings), settings.price))
+        keys = [key_of(item) for item in session.items if suite_of(item)]
+        say(config, *estimate(config, keys))
         return True
-    if items:
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Billing(session), "quantkit-billing")
     return None
 
@@ -128,5 +145,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         return
     if billing is not None:
         say(config, billing.meter.line(billing.spent_s()))
-    if billing is not None or settings.dry_run:
-        say(config, f"{settings.machine.name} bills ${settings.price:.2f} an hour until it is destroyed")
+    say(config, f"{settings.machine.name} bills ${settings.price:.2f} an hour until it is destroyed")
