@@ -53,6 +53,7 @@ class Machine:
     last_level_cache_mib: int
     usd_per_hour: float
     kernels: Mapping[str, str] = field(default_factory=dict)
+    firmware: str = ""
     source: str = ""
     grid: str = "smoke"
     container: Container = field(default_factory=Container)

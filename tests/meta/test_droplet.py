@@ -162,12 +162,15 @@ def test_a_user_is_put_into_the_cards_groups(tmp_path: Path) -> None:
 def test_another_machine_is_a_record(tmp_path: Path) -> None:
     droplet = bare(tmp_path)
     records = tmp_path / "more.toml"
-    records.write_text('[boxed]\narch = "cpu" # none\nimage = "made/up@sha256:12"\ndevices = []\n')
+    records.write_text(
+        "[boxed]\narch='cpu'# none\nimage=\t\"made/up@sha256:12\"\ndevices = []\n"
+    )  # TOML all the same
     status, output = droplet.run("--machine", "boxed", "--machines", str(records))
     assert status == 0, output
     assert "boxed is cpu\n" in output
     assert "docker pull --quiet made/up@sha256:12" in droplet.calls()
-    assert droplet.run("--machine", "mi999")[0] == 1
+    status, output = droplet.run("--machine", "mi999")
+    assert (status, "no record of mi999, expected one of cpu mi300x h200" in output) == (1, True)
     records.write_text(
         records.read_text().replace("boxed", "mi300x")
     )  # a name that both files have is this one's
@@ -176,9 +179,42 @@ def test_another_machine_is_a_record(tmp_path: Path) -> None:
     assert "not pinned by digest" in droplet.run("--machine", "boxed", "--machines", str(records))[1]
 
 
-@pytest.mark.parametrize("args", [("--chek",), ("--machine",)])
-def test_a_wrong_argument_is_refused(tmp_path: Path, args: tuple[str, ...]) -> None:
-    assert bare(tmp_path).run(*args)[0] == 2
+def test_an_nvidia_card_is_looked_for_and_its_driver_left_to_its_vendor(tmp_path: Path) -> None:
+    droplet = ready(tmp_path)
+    records = tmp_path / "more.toml"
+    records.write_text(f'[h100]\narch = "sm_90"\nimage = "{IMAGE}"\ndevices = ["nvidia.com/gpu=all"]\n')
+    given = ("--machine", "h100", "--machines", str(records))
+    status, output = droplet.run(*given)
+    assert (status, droplet.calls()) == (1, [])
+    assert "2 to fix:\n  card: nvidia-smi lists no sm_90" in output
+    assert "groups: no nvidia.com/gpu=all: NVIDIA's container toolkit makes it: nvidia-ctk" in output
+    droplet.put("etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n").put(
+        "bin/nvidia-smi", "#!/bin/bash\necho 9.0\necho 9.0\n"
+    )
+    (droplet.bin / "nvidia-smi").chmod(0o755)
+    status, output = droplet.run(*given)
+    assert (status, "found 2 x sm_90" in output) == (0, True), output
+    assert "firmware  none needed" in output
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--chek",), "got --chek, expected what scripts/droplet --help lists"),
+        (("--machine",), "got --machine alone, expected a value"),
+        (("--machines", "absent.toml"), "got --machines absent.toml, expected a file of records"),
+    ],
+)
+def test_a_wrong_argument_is_refused(tmp_path: Path, args: tuple[str, ...], says: str) -> None:
+    status, output = bare(tmp_path).run(*args)
+    assert (status, says in output) == (2, True), output
+
+
+def test_help_is_the_scripts_own_head(tmp_path: Path) -> None:
+    status, output = bare(tmp_path).run("--help")
+    assert status == 0
+    assert "scripts/droplet [--check] [--no-reboot]" in output
+    assert output.rstrip().endswith("3 a reboot is under way: run it again afterwards.")
 
 
 def test_the_digest_stands_in_one_place() -> None:
