@@ -80,7 +80,7 @@ def expected_s(keys: Iterable[Key], rates: Rates) -> dict[Key, float]:
         if suite == "sweep" and item and (build, item["cell"]) in rates.cells:
             first = (_pass_of(key), item["cell"]) not in begun
             seconds[key] = rates.cells[build, item["cell"]] * (1 + first) if item["measured"] else 0.0
-            begun |= {(_pass_of(key), item["cell"])} if item["measured"] else set()
+            begun.add((_pass_of(key), item["cell"]))
         if suite in ("serve", "sweep") and build in rates.boots and (_pass_of(key), "") not in begun:
             begun.add((_pass_of(key), ""))
             seconds[key] = seconds.get(key, 0.0) + rates.boots[build]
