@@ -139,6 +139,9 @@ def test_the_meter_learns_what_has_no_rate_and_says_so_until_then() -> None:
     assert meter.line(0.0) == "cost: 0 min so far, $0.00; not known yet how long still; budget $5.00"
     meter.ended(A, 40.0)
     assert meter.left_s() == 80.0
+    meter.ended(B, 60.0)
+    assert meter.left_s() == 50.0
+    assert Meter({}, [], price=1.0, budget=0.0).line(0.0).endswith("; budget $0.00")
 
 
 @pytest.mark.parametrize(
@@ -200,10 +203,13 @@ def outcomes(project: Path) -> list[str]:
 
 
 def test_a_dry_run_runs_and_writes_nothing(project: Path) -> None:
-    status, output = small_project.run(project, *ARGS, "--dry-run")
+    status, output = small_project.run(project, *ARGS, "--dry-run", "--bf16-source", "other")
     assert status == 0, output
     assert "would run on billed: 9 items, 3 server starts" in output
-    assert "  of source, grid smoke, vLLM on this host: bf16, fp8\n" in output
+    assert (
+        "  source source, for bf16 other\n  builds bf16, fp8\n  engine vLLM on this host, grid smoke\n"
+        in output
+    )
     assert "hours and dollars are not known: no rates were published for billed" in output
     assert not (project / "run").exists()
     for counted in (("--dry-run",), ("--budget", "9")):

@@ -48,10 +48,13 @@ def rates_of(settings: Settings) -> Rates:
 def estimate(config: pytest.Config, keys: list[Key]) -> list[str]:
     """What a dry run says: of what and with what it would measure, the table, and whether the budget is enough."""
     settings, rates = config.stash[SETTINGS], rates_of(config.stash[SETTINGS])
-    engine = settings.image or "vLLM on this host"
-    builds = ", ".join(build.name for build in settings.builds)
+    other = config.getoption("bf16_source")
     lines = estimate_lines(settings.machine.name, keys, rates, settings.price)
-    lines.insert(1, f"  of {config.getoption('source')}, grid {settings.grid}, {engine}: {builds}")
+    lines[1:1] = [
+        f"  source {config.getoption('source')}" + (f", for bf16 {other}" if other else ""),
+        f"  builds {', '.join(build.name for build in settings.builds)}",
+        f"  engine {settings.image or 'vLLM on this host'}, grid {settings.grid}",
+    ]
     meter = Meter(expected_s(keys, rates), keys, settings.price, settings.budget)
     return [*lines, *meter.foreseen(spent_before_s(settings.run))]
 
