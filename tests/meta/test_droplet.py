@@ -18,11 +18,13 @@ def test_a_bare_ubuntu_host_is_made_ready_and_then_left_alone(tmp_path: Path) ->
     droplet = bare(tmp_path)
     status, output = droplet.run()
     assert status == 0, output
+    updates = [line for line in (droplet.root / "state/calls").read_text().splitlines() if "update" in line]
     calls = droplet.calls()
     assert f"docker pull --quiet {IMAGE}" in calls
     assert "modprobe amdgpu" in calls
     assert "systemctl enable --now docker" in calls
-    assert all("DPkg::Lock::Timeout=600" in call for call in calls if call.startswith("apt-get"))
+    assert all("DPkg::Lock::Timeout=600" in call for call in [*calls, *updates] if "apt-get" in call)
+    assert updates
     assert any("linux-firmware" in call for call in calls)
     assert output.rstrip().endswith("ready     yes")
     status, output = droplet.run()
@@ -118,6 +120,7 @@ FAULTS: dict[str, tuple[Callable[[Droplet], object], str]] = {
     "registry down": (lambda d: d.is_so("registry-down"), "could not pull vllm/vllm-openai-rocm@sha256:"),
     "no room for the image": (lambda d: d.put("state/docker-gib", "59\n"), "59 GiB free for the image"),
     "no room for builds": (lambda d: d.put("state/checkpoints-gib", "129\n"), "129 GiB free for the checkpoints"),
+    "no room for both": (lambda d: d.put("state/checkpoints-gib", "189\n").is_so("one-disk"), "189 GiB free"),
 }  # fmt: skip
 
 
