@@ -16,6 +16,7 @@ from tests.meta import loopback_ssh
 ROOT = Path(__file__).parents[2]
 TOKEN = "hf_madeUpToken"
 DROPLET = """#!/bin/sh
+echo "$*" >.git/told
 [ ! -e .git/unready ] || exit 1
 [ -e .git/rebooted ] || { touch .git/rebooted; exit 3; }
 echo "ready     yes"
@@ -31,6 +32,8 @@ import os, pathlib, pytest
 def pytest_addoption(parser):
     parser.addoption("--run")
     parser.addoption("--note")
+    parser.addoption("--machines")
+    parser.addoption("--checkpoints")
 def pytest_sessionfinish(session):
     run = pathlib.Path(session.config.getoption("--run"))
     (run / "record.jsonl").write_text(f"{os.environ.get('HF_TOKEN', '') != ''} {session.config.getoption('--note')}")
@@ -99,7 +102,7 @@ def start(clone: Path, server: loopback_ssh.Server) -> Iterator[Start]:
     """Starts the script in the clone, and ends what a failed test left running."""
     started = []
 
-    def launch(*args: str, ssh: str = server.command) -> "subprocess.Popen[str]":
+    def launch(*args: str, ssh: str = server.command, **more: str) -> "subprocess.Popen[str]":
         env = {
             **os.environ,
             "QUANTKIT_SSH": ssh,
@@ -107,6 +110,7 @@ def start(clone: Path, server: loopback_ssh.Server) -> Iterator[Start]:
             "QUANTKIT_WAIT_S": "0.3",
             "HF_TOKEN": TOKEN,
             "RUN": "made-up",
+            **more,
         }
         process = subprocess.Popen(
             [str(clone / "scripts/remote"), "127.0.0.1", *args],
@@ -150,7 +154,8 @@ def files_with(text: str, *folders: Path) -> list[Path]:
 def test_a_run_survives_a_cut_connection_and_its_record_comes_home(
     clone: Path, server: loopback_ssh.Server, start: Start
 ) -> None:
-    process = start("-p", "no:cacheprovider", "--note", "two words")
+    machine = ("-m", "made_up or not made_up", "--machines", "more.toml", "--checkpoints=/a b")
+    process = start("-p", "no:cacheprovider", "--note", "two words", *machine)
     said = until("[line 3]", process)
     server.cut()
     time.sleep(1.5)
@@ -159,10 +164,23 @@ def test_a_run_survives_a_cut_connection_and_its_record_comes_home(
     said += output
     assert status == 0, said
     assert numbers(said) == list(range(12))
-    assert "lost; the run goes on there" in said
+    assert "lost; what runs there goes on" in said
     assert said.rstrip().endswith("127.0.0.1 still bills until it is destroyed")
     assert (clone / "runs/made-up/record.jsonl").read_text() == "True two words"
+    told = (clone.parent / "there/.git/told").read_text()
+    assert told == "--machine made_up --machines more.toml --checkpoints /a b\n"
     assert files_with(TOKEN, clone, clone.parent / "there") == []
+
+
+def test_a_host_that_stays_away_is_given_up_and_what_to_do_is_said(
+    server: loopback_ssh.Server, start: Start
+) -> None:
+    process = start(QUANTKIT_PATIENCE="2")
+    until("[line 1]", process)
+    server.cut()
+    status, output = ended(process)
+    assert status == 12, output
+    assert "no connection to 127.0.0.1 in 2 tries; what runs there goes on: start this again" in output
 
 
 def test_started_again_it_takes_up_the_run_that_is_under_way(start: Start) -> None:
