@@ -123,7 +123,7 @@ def test_report_summary_and_junit_are_there(flow: Flow) -> None:
     run = flow.machine.run
     assert (run / "report.html").is_file()
     summary = (flow.told / "summary").read_text()
-    assert summary.startswith("## good (exit status 0, 1 tries)")
+    assert summary.startswith("## good (exit status 0 at try 1)")
     assert all(build in summary for build in BUILDS)
     assert (flow.told / "output").read_text() == "status=0\nverdict=good\n"
     suite = ElementTree.parse(run / "junit-1.xml").getroot()[0]

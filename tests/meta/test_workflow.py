@@ -121,7 +121,7 @@ def test_only_an_infrastructure_fault_is_tried_again(
     assert all("-m pytest --run runs/ci" in call and call.endswith("-m mi300x") for call in calls)
     assert ["--retry-failed" in call for call in calls] == [False] + [True] * (tries - 1)
     assert [f"junit-{number}.xml" in calls[number - 1] for number in range(1, tries + 1)] == [True] * tries
-    assert f"(exit status {status}, {tries} tries)" in summary
+    assert f"(exit status {status} at try {tries})" in summary
     assert "said by pytest" in summary  # there is no report, so the console's end says why
     assert output.splitlines()[0] == f"status={status}"
 
@@ -130,7 +130,7 @@ def test_the_report_is_the_jobs_summary(clone: Path) -> None:
     (clone / "runs/ci").mkdir(parents=True)
     (clone / "runs/ci/report.md").write_text("| build | ... |\n")
     _, _, summary, output = gate(clone, [10])
-    assert summary == "## regression (exit status 10, 1 tries)\n\n| build | ... |\n"
+    assert summary == "## regression (exit status 10 at try 1)\n\n| build | ... |\n"
     assert output == "status=10\nverdict=regression\n"
 
 
@@ -276,7 +276,7 @@ def test_gate_on_this_machine(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    assert (tmp_path / "summary").read_text().startswith("## good (exit status 0, 1 tries)")
+    assert (tmp_path / "summary").read_text().startswith("## good (exit status 0 at try 1)")
     assert "q4w4a16" in (tmp_path / "summary").read_text()
     assert "<testsuite" in (tmp_path / "run/junit-1.xml").read_text()
     assert (tmp_path / "output").read_text() == "status=0\nverdict=good\n"
