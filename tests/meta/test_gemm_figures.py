@@ -6,23 +6,18 @@ from typing import Any
 
 import pytest
 
-from quantkit.formats import FORMATS
-from tests.report.published import published_record
-from tests.support.gemm.backends import Backend, backend_named
+from tests.support.gemm.backends import Backend
 from tests.support.gemm.figures import (
     Ceilings,
-    Explained,
-    build_token_us,
     ceilings_of,
     rates,
-    ratio_to_bf16,
+    ratios,
     sums,
 )
 from tests.support.gemm.rows import ending, product_numbers
 from tests.support.gemm.samples import Cell, Timed
 from tests.support.gemm.shapes import Shape, Token, published_token
-from tests.support.gemm.summary import summary_table
-from tests.support.record import Row, unfit
+from tests.support.record import unfit
 
 FOLDER = Path(__file__).parents[2] / "baselines" / "mi300x" / "published"
 PUBLISHED = json.loads((FOLDER / "gemm.json").read_text())
@@ -50,7 +45,7 @@ HEAD, OUT = "lm_head 128x64", "o_proj 32x64"
 def test_published_ratios(backend: str, rows: int) -> None:
     """Each published ratio is bf16's published time over the format's, to the published digits."""
     numbers = MEASURED[f"{backend}-{rows}"]
-    ratio = ratio_to_bf16(MEASURED[f"bf16-{rows}"]["us_per_token"], numbers["us_per_token"])
+    (ratio,) = ratios([MEASURED[f"bf16-{rows}"]["us_per_token"]], [numbers["us_per_token"]])
     assert round(ratio, 2) == numbers["ratio_bf16"]
 
 
@@ -63,15 +58,15 @@ def test_published_control() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64])
-@pytest.mark.parametrize("backend", ["bf16", "fp8fnuz"])
-def test_published_sum(backend: str, rows: int) -> None:
+@pytest.mark.parametrize("backend", [Backend.BF16, Backend.FP8FNUZ], ids=str)
+def test_published_sum(backend: Backend, rows: int) -> None:
     """Shapes that share the published sum by their bytes add up to it again, through counts, medians and row."""
     us = MEASURED[f"{backend}-{rows}"]["us_per_token"]
     lines = [
-        cell(shape.name, [us * 1e-6 * shape.weights / LISTED.weights] * 3, backend, rows)
+        cell(shape.name, [us * 1e-6 * shape.weights / LISTED.weights] * 3, backend.label, rows)
         for shape in LISTED.shapes
     ]
-    numbers = product_numbers(timed(lines), LISTED, backend_named(backend), rows)
+    numbers = product_numbers(timed(lines), LISTED, backend, rows)
     assert numbers["us_per_token"] == pytest.approx(us, rel=1e-4)
     assert sum(each["count"] for each in numbers["shapes"].values()) == 141
 
@@ -85,17 +80,6 @@ def test_published_bf16_reads_at_three_fifths_of_a_copy() -> None:
     assert found.share_copy == pytest.approx(0.6113, rel=1e-3)
     assert found.tflops == pytest.approx(2.2959, rel=1e-4)
     assert found.binds == "bandwidth"
-
-
-def test_published_rows_are_shown() -> None:
-    """Beside the others, as a table of text."""
-    lines = summary_table(published_record(FOLDER).rows)
-    assert next(line for line in lines if line.startswith("int8-64")).split() == [
-        *("int8-64", "12,146.4", "-", "-", "-", "-", "-", "0.20")
-    ]
-    assert next(line for line in lines if line.startswith("fp8-8")).endswith(
-        "gfx942 multiplies E4M3FNUZ only"
-    )
 
 
 @pytest.mark.parametrize(
@@ -186,23 +170,3 @@ def test_how_an_item_ends(cells: dict[str, Cell], drift: float | None, outcome: 
 
 def test_on_a_cpu_drift_only_informs() -> None:
     assert ending({"a": Cell("ok")}, 9.0, None).outcome == "ok"
-
-
-def test_a_build_mixes_backends() -> None:
-    """fp8emb4: fp8 for the linears, int4 for the head; and what of its time per token the products explain."""
-    lines = [cell(OUT, [2e-6] * 3, "fp8"), cell(HEAD, [3e-6] * 3, "int4"), cell(HEAD, [30e-6] * 3, "bf16")]
-    us = build_token_us(FORMATS["fp8emb4"], timed(lines), TOKEN, 1)
-    assert us == pytest.approx(7.0)
-    assert build_token_us(FORMATS["fp8"], timed(lines), TOKEN, 1) == pytest.approx(34.0)
-    assert build_token_us(FORMATS["w8a8"], timed(lines), TOKEN, 1) is None
-    explained = Explained(7.0, 28.0)
-    assert (explained.share, explained.left_us) == (0.25, 21.0)
-
-
-def test_the_table_says_why_a_figure_is_absent() -> None:
-    rows = [
-        Row("gemm", "", "fp8-1", "ok", "", {"no_sum": "1 of 2 shapes did not run"}),
-        Row("quant", "", "x", "ok"),
-    ]
-    assert summary_table(rows)[1].endswith("1 of 2 shapes did not run")
-    assert summary_table(rows[1:]) == []

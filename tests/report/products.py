@@ -32,6 +32,11 @@ def token_rows(run: Run) -> list[tuple[str, int, Row]]:
     return sorted(found, key=lambda each: each[1])
 
 
+def rows_name(count: int) -> str:
+    """``1 row``, ``8 rows``."""
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
 def products(run: Run) -> Table:
     """Time, rates and limits of a token's products: a row a number format and rows."""
     rows = []
@@ -63,35 +68,43 @@ def _shape_us(run: Run, backend: Backend, rows: int, name: str) -> float | None:
 def products_us(run: Run, build: Build, rows: int) -> Any:
     """Microseconds of a token's products as this build multiplies them, or a Gap unless every one ran."""
     names = list(_shapes(run, Backend.BF16, rows))
-    if build.format is None or not names:
-        return Gap(f"no products by shape at {rows} rows")
+    if build.format is None:
+        return Gap("no such format")
+    if not names:
+        return Gap(f"no products by shape at {rows_name(rows)}")
     total = 0.0
     for name in names:
         kind = LM_HEAD if name.split()[0] == LM_HEAD else name
         us = _shape_us(run, backend_of(build.format, kind), rows, name)
         if us is None:
-            return Gap(f"{name} did not run at {rows} rows")
+            return Gap(f"{name} did not run at {rows_name(rows)}")
         total += us
     return total
 
 
-def _share(run: Run, build: Build, concurrency: int) -> Any:
+def _beside_tpot(run: Run, build: Build, concurrency: int) -> tuple[Any, Any]:
+    """The share of TPOT that the products explain, and the seconds that they leave; or twice why not."""
+    us = products_us(run, build, concurrency)
     models = {row.numbers["model"] for _, _, row in token_rows(run) if "model" in row.numbers}
     served = str(run.header.get("source", ""))
     if models and not any(model in served or served in model for model in models):
-        return Gap(f"the products are those of {', '.join(sorted(models))}, the model served is {served}")
-    us = products_us(run, build, concurrency)
-    cells = [run.cell(build.name, load) for load in run.grid if load[0] == concurrency]
+        us = Gap(f"the products are those of {', '.join(sorted(models))}, the model served is {served}")
+    cells = (run.cell(build.name, load) for load in run.grid if load[0] == concurrency)
     tpot = next((cell.tpot_s for cell in cells if cell.tpot_s), None)
-    if isinstance(us, Gap):
-        return us
-    return us / (tpot * 1e6) if tpot else Gap("no time per output token")
+    if isinstance(us, Gap) or tpot is None:
+        gap = us if isinstance(us, Gap) else Gap("no time per output token")
+        return gap, gap
+    return us / 1e6 / tpot, tpot - us / 1e6
 
 
 def explained(run: Run) -> Table:
-    """The share of a served token's time that the products explain: a row a build, a column a concurrency."""
+    """What the products explain of a served token's time, and what they leave: a row a build."""
     counts = sorted({count for _, count, _ in token_rows(run)} & set(run.concurrencies))
-    columns = (Column("build"), *(Column(f"{count} at once", "percent") for count in counts))
-    rows = tuple((build.name, *(_share(run, build, count) for count in counts)) for build in run.builds)
-    caption = "Share of a served token's time (TPOT, shortest prompt) that its matrix products explain"
+    ends = (("at once", "percent"), ("at once, left", "ms"))
+    columns = (Column("build"), *(Column(f"{count} {end}", form) for count in counts for end, form in ends))
+    rows = tuple(
+        (build.name, *(each for count in counts for each in _beside_tpot(run, build, count)))
+        for build in run.builds
+    )
+    caption = "Share of a served token's time (TPOT, shortest prompt) that its matrix products explain, and the rest"
     return Table("explained", caption, columns, rows if counts else ())

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from tests.report.answer import answers
+from tests.report.products import rows_name, token_rows
 from tests.report.run import Gap, Run, load_name
 from tests.report.standing import Answer
-from tests.report.tables import Column, Table, cell_value, overview
+from tests.report.tables import Column, Table, overview
 from tests.report.troubles import causes
 from tests.report.words import rate, ratio, written
 from tests.support.record import Record
@@ -50,17 +51,31 @@ def _word(column: Column, value: object) -> str:
     return _cut(_plain(written(column.form, value)), WIDEST)
 
 
+def _figure(value: float | None, over_bf16: float | None) -> str:
+    """``109 0.91x``: a figure and its ratio to bf16, as far as they are known."""
+    if value is None:
+        return GAP
+    return _plain(rate(value).replace(",", "") + ("" if over_bf16 is None else f" {ratio(over_bf16)}"))
+
+
 def _speed_columns(run: Run) -> list[list[str]]:
-    found = []
-    for load in run.grid:
-        lines = [_plain(load_name(load))]
-        for build in run.builds:
-            cell = run.cell(build.name, load)
-            value = cell_value(cell, cell.tok_per_s)
-            against = "" if cell.ratio is None else f" {ratio(cell.ratio)}"
-            lines.append(GAP if isinstance(value, Gap) else _plain(rate(value).replace(",", "") + against))
-        found.append(lines)
-    return found
+    cells = ((load, [run.cell(build.name, load) for build in run.builds]) for load in run.grid)
+    return [
+        [_plain(load_name(load)), *(_figure(cell.tok_per_s, cell.ratio) for cell in row)]
+        for load, row in cells
+    ]
+
+
+def _product_columns(run: Run) -> list[list[str]]:
+    """Microseconds of a token's matrix products: a line a number format, a column a number of rows."""
+    found = {(name, count): row.numbers for name, count, row in token_rows(run)}
+    names, counts = dict.fromkeys(name for name, _ in found), dict.fromkeys(count for _, count in found)
+    columns = [["products, us", *names]]
+    for count in counts:
+        shown = (found.get((name, count), {}) for name in names)
+        figures = (_figure(each.get("us_per_token"), each.get("ratio_bf16")) for each in shown)
+        columns.append([rows_name(count), *figures])
+    return columns
 
 
 def _columns(table: Table) -> list[list[str]]:
@@ -124,6 +139,7 @@ def table(record: Record, *, colour: bool = False) -> list[str]:
     run = Run(record)
     parts = [[line for answer in answers(run) for line in _answer_lines(answer)]]
     parts += blocks(_columns(overview(run)) + _speed_columns(run)) if run.builds else [["no build ran"]]
+    parts += blocks(_product_columns(run)) if token_rows(run) else []
     headings = {id(part) for part in parts[1:]}
     lines: list[str] = []
     for part in parts:

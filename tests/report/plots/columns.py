@@ -1,7 +1,7 @@
 """Matrix products as bars: a bar a number format, a panel a number of rows. Pure."""
 
 from tests.report.plots.parts import LINEARS, Spec, field, spec_of
-from tests.report.products import token_rows
+from tests.report.products import rows_name, token_rows
 from tests.report.run import Run
 from tests.report.words import rate
 
@@ -9,7 +9,7 @@ from tests.report.words import rate
 def products(run: Run) -> Spec | None:
     """Microseconds of a token's products."""
     rows = [
-        {"build": name, "linears": name, "rows": f"{count} rows", "us": us, "said": f"{rate(us)} µs"}
+        {"build": name, "linears": name, "rows": rows_name(count), "us": us, "said": f"{rate(us)} µs"}
         for name, count, row in token_rows(run)
         if isinstance(us := row.numbers.get("us_per_token"), int | float)
     ]

@@ -34,11 +34,6 @@ class Backend(Enum):
         return self.label
 
 
-def backend_named(label: str) -> Backend:
-    """The backend of that label."""
-    return next(backend for backend in Backend if backend.label == label)
-
-
 def backend_of(build: Format, kind: str) -> Backend:
     """What multiplies a product of this kind in a served build: the head follows the tables, the rest the linears."""
     if kind == LM_HEAD:

@@ -9,10 +9,9 @@ from itertools import product
 from statistics import mean, median, stdev
 from typing import Any
 
-from quantkit.formats import Format
-from tests.support.gemm.backends import Backend, backend_of
+from tests.support.gemm.backends import Backend
 from tests.support.gemm.samples import Cell, Timed, spread
-from tests.support.gemm.shapes import Shape, Token
+from tests.support.gemm.shapes import Shape
 
 # Below a third of both the copy bandwidth and the dense peak, neither explains the time: launches and tails do.
 BOUND_SHARE = 1 / 3
@@ -89,14 +88,9 @@ def ceilings_of(timed: Timed, backend: Backend) -> Ceilings:
     return Ceilings(median(copies) if copies else None, max(rates_seen))
 
 
-def ratio_to_bf16(bf16_s: float, seconds: float) -> float:
-    """bf16's time over this one: above 1 is faster than bf16."""
-    return bf16_s / seconds
-
-
 def ratios(bf16: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
-    """Ratio to bf16 of each process, so that what slows a whole process cancels."""
-    return tuple(ratio_to_bf16(base, seconds) for base, seconds in zip(bf16, other, strict=True))
+    """bf16's time over this one's in each process: above 1 is faster; what slows a whole process cancels."""
+    return tuple(base / seconds for base, seconds in zip(bf16, other, strict=True))
 
 
 def sums(cells: Mapping[str, Cell], shapes: Sequence[Shape]) -> tuple[float, ...] | None:
@@ -119,43 +113,3 @@ def summed(values: Sequence[float]) -> dict[str, float]:
 def cells_of(timed: Timed, backend: Backend, rows: int, shapes: Sequence[Shape]) -> dict[str, Cell]:
     """The cells of one backend and number of rows, by the shape's name."""
     return {shape.name: timed.cell(backend.label, rows, shape.name) for shape in shapes}
-
-
-def build_token_us(build: Format, timed: Timed, token: Token, rows: int) -> float | None:
-    """Microseconds of a token's products as a served build multiplies them; None unless every one ran.
-
-    The head follows the build's tables and all else its linears, so a build with int4 tables mixes two backends.
-    """
-    total = 0.0
-    for shape in token.shapes:
-        cell = timed.cell(backend_of(build, shape.kind).label, rows, shape.name)
-        if cell.outcome != "ok":
-            return None
-        total += shape.count * cell.median_s * 1e6
-    return total
-
-
-@dataclass(frozen=True)
-class Explained:
-    """A served build's time per output token beside its products'.
-
-    Attributes
-    ----------
-    share
-        Part of the time that the products explain.
-    left_us
-        Microseconds that they do not: attention, norms, sampling, launches, the server.
-    """
-
-    products_us: float
-    tpot_us: float
-
-    @property
-    def share(self) -> float:
-        """Part of the time that the products explain."""
-        return self.products_us / self.tpot_us
-
-    @property
-    def left_us(self) -> float:
-        """Microseconds that they do not explain."""
-        return self.tpot_us - self.products_us
