@@ -1,9 +1,12 @@
-"""Builds against builds: ranges over cells, fastest over slowest, medals. Pure; published derived figures are
-reproduced by these rules and no others."""
+"""Builds against builds: ranges over cells, fastest over slowest, medals; none for a build that may not be picked.
+
+Pure; published derived figures are reproduced by these rules and no others.
+"""
 
 from collections.abc import Sequence
 
 from quantkit.formats import Format
+from tests.report.caveats import fit
 from tests.report.run import Build, Gap, Run, load_name
 from tests.report.tables import Column, Table
 
@@ -68,7 +71,7 @@ def extremes(run: Run) -> Table:
     """Fastest over slowest build in each cell."""
     rows = []
     for load in run.grid:
-        rates = {b.name: rate for b in run.builds if (rate := run.cell(b.name, load).tok_per_s)}
+        rates = {b.name: rate for b in fit(run) if (rate := run.cell(b.name, load).tok_per_s)}
         if len(rates) > 1:
             fast, slow = max(rates, key=rates.__getitem__), min(rates, key=rates.__getitem__)
             rows.append((load_name(load), fast, slow, rates[fast] / rates[slow]))
@@ -87,12 +90,12 @@ def _group(build: Build, builds: Sequence[Build]) -> str:
 
 def medals(run: Run) -> Table:
     """Gold, silver and bronze in each cell, the two flavours of fp8 taken as one format by the faster of them."""
-    rows = []
+    rows, builds = [], fit(run)
     for load in run.grid:
         best: dict[str, float] = {}
-        for build in run.builds:
+        for build in builds:
             if rate := run.cell(build.name, load).tok_per_s:
-                name = _group(build, run.builds)
+                name = _group(build, builds)
                 best[name] = max(best.get(name, 0.0), rate)
         ranked = sorted(best, key=lambda name: -best[name])[: len(MEDALS)]
         if len(ranked) == len(MEDALS):
