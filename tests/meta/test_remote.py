@@ -94,6 +94,13 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
+def commit(clone: Path, name: str, text: str) -> None:
+    """Commit a file of the clone."""
+    (clone / name).write_text(text)
+    git = ("git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run([*git, "commit", "-q", "-m", "Change it", name], check=True)
+
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -183,14 +190,15 @@ def test_a_host_that_stays_away_is_given_up_and_what_to_do_is_said(
     assert "no connection to 127.0.0.1 in 2 tries; what runs there goes on: start this again" in output
 
 
-def test_started_again_it_takes_up_the_run_that_is_under_way(start: Start) -> None:
-    first = start()
+def test_started_again_it_takes_up_the_run_that_is_under_way(clone: Path, start: Start) -> None:
+    first = start("-m", "not made_up")
     until("[line 2]", first)
     os.killpg(first.pid, 9)
     first.communicate()
     status, output = ended(start())
     assert status == 0, output
     assert "== the run made-up is under way" in output
+    assert (clone.parent / "there/.git/told").read_text() == "\n"  # no machine was asked for
     assert numbers(output) == list(range(12))
 
 
@@ -207,8 +215,10 @@ def test_a_run_that_ended_meanwhile_is_brought_home_and_then_resumed(clone: Path
     status, output = ended(start())
     assert status == 12, output
     assert "== the run made-up has ended" in output
+    commit(clone, ".gitignore", "runs/\n.venv/\nmore/\n")
     status, output = ended(start("--note", "again"))
     assert status == 0, output
+    assert (clone.parent / "there/.gitignore").read_text() == (clone / ".gitignore").read_text()
     assert "== starting the run made-up" in output
     assert (clone / "runs/made-up/record.jsonl").read_text() == "True again"
     assert len(list((clone / "runs/made-up").glob("console*.log"))) == 2
@@ -229,13 +239,16 @@ def test_a_record_whose_copy_breaks_off_is_brought_home_whole(
 
 
 def test_a_run_that_dies_without_a_status_is_not_waited_for(clone: Path, start: Start) -> None:
-    (clone / "test_slow.py").write_text(TEST.replace("time.sleep(0.5)", "import os; os.killpg(0, 9)"))
-    subprocess.run(
-        ["git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "Die"], check=True
-    )
+    commit(clone, "test_slow.py", TEST.replace("time.sleep(0.5)", "import os; os.killpg(0, 9)"))
     status, output = ended(start())
     assert status == 12, output
     assert "ended without a status" in output
+
+
+def test_without_a_host_it_says_how_it_is_called() -> None:
+    done = subprocess.run([ROOT / "scripts/remote"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "scripts/remote HOST [pytest arguments" in done.stderr) == (2, True)
+    assert "RUN the run's name" in done.stderr
 
 
 def test_what_cannot_run_is_said_before_anything_is_started(
@@ -249,6 +262,10 @@ def test_what_cannot_run_is_said_before_anything_is_started(
     (clone.parent / "there/.git/unready").touch()
     status, output = ended(start())
     assert (status, "is not ready" in output) == (11, True)
+    (clone.parent / "there/.git/unready").unlink()
+    commit(clone, "Makefile", ".venv/.installed:\n\tfalse\n")
+    status, output = ended(start())
+    assert (status, "the Python packages could not be installed" in output) == (12, True), output
     server.cut()
     status, output = ended(start())
     assert (status, "ssh to 127.0.0.1 fails" in output) == (12, True)
