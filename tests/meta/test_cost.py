@@ -19,7 +19,7 @@ from tests.support.cost import (
     published_rates,
 )
 from tests.support.meter import Meter
-from tests.support.plugins.billing import REFUSED, keep_spent, pytest_sessionfinish, spent_before_s
+from tests.support.plugins.billing import KEPT_IN, REFUSED, keep_spent, pytest_sessionfinish, spent_before_s
 from tests.support.record import Key
 
 ARTICLE = GRIDS["article"]
@@ -243,7 +243,10 @@ def test_the_budget_stops_between_items_and_holds_over_sessions(project: Path) -
 
 
 def test_a_full_disk_leaves_the_hours_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_spent(tmp_path, 1.0, 2.0)
+    file = (tmp_path / KEPT_IN).stat().st_ino
     keep_spent(tmp_path, 12.34, 2.0)
+    assert (tmp_path / KEPT_IN).stat().st_ino != file, "written over, not renamed into its place"
 
     def half(path: Path, text: str, **_: str) -> None:
         path.write_bytes(text[:9].encode())

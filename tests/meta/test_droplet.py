@@ -177,7 +177,9 @@ def test_another_machine_is_a_record(tmp_path: Path) -> None:
     records.write_text(
         records.read_text().replace("boxed", "mi300x")
     )  # a name that both files have is this one's
-    assert "found made/up@sha256:12" in droplet.run("--machines", str(records))[1]
+    output = droplet.run("--machines", str(records))[1]
+    assert "found made/up@sha256:12" in output
+    assert "none needed: the record of mi300x names none" in output  # nothing is taken from the shipped one
     records.write_text('[boxed]\narch = "cpu"\nimage = "made/up:latest"\ndevices = []\n')
     assert "not pinned by digest" in droplet.run("--machine", "boxed", "--machines", str(records))[1]
 
