@@ -144,10 +144,17 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    """Says nothing of a client that did not wait for its answer."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing."""
+
+
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
     """The hub on a free port for as long as the context lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub))
+    server = Server(("127.0.0.1", 0), handler_of(hub))
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
