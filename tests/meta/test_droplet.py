@@ -34,6 +34,12 @@ def test_a_bare_ubuntu_host_is_made_ready_and_then_left_alone(tmp_path: Path) ->
     assert "found video 44 render 990 docker 990" in output
 
 
+def test_firmware_that_is_there_is_not_installed_again(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).put("lib/firmware/amdgpu/gc_9_4_3_rlc.bin", "")
+    assert "found amdgpu/gc_9_4_3_*" in droplet.run()[1]
+    assert not any("linux-firmware" in call for call in droplet.calls())
+
+
 def test_debian_gets_its_firmware_from_its_own_archive(tmp_path: Path) -> None:
     droplet = bare(tmp_path, "debian")
     assert droplet.run()[0] == 0
