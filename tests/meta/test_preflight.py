@@ -91,7 +91,7 @@ def test_the_list_says_what_to_do_where_something_can_be_done() -> None:
     facts = replace(READY, archs=(), source_errors=errors, spaces=spaces)
     found = faults(MACHINE, MACHINE.image, facts)
     assert listed(MACHINE, found).splitlines()[1:] == [
-        "  agent: the driver offers no card, not gfx942 -> make droplet, then reboot once",
+        "  agent: the driver offers no card, not gfx942 -> scripts/droplet --machine mi300x, then reboot once",
         "  disk: 0.0 GiB free in /d for the checkpoints, 1.0 needed -> free some, or name another folder "
         "with --checkpoints",
         "  disk: 0.0 GiB free in /d for the image, 1.0 needed -> free some",

@@ -114,11 +114,16 @@ class Fault:
     may_pass: bool = False
 
 
+def prepare(machine: Machine) -> str:
+    """The command that makes a host ready to be this machine."""
+    return f"scripts/droplet --machine {machine.name}"
+
+
 def check_docker(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
     """The docker engine answers."""
     if facts.docker_error:
         installed = facts.docker_error != NO_DOCKER
-        fix = "make droplet" + (", or start the docker engine" if installed else "")
+        fix = prepare(machine) + (", or start the docker engine" if installed else "")
         yield Fault("docker", facts.docker_error, fix, may_pass=installed)
 
 
@@ -126,7 +131,7 @@ def check_devices(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]
     """Every device node is there, and open to a group whose number goes into the container."""
     for device in facts.devices:
         if device.gid is None:
-            fix = "make droplet loads the card's driver" if device.path.startswith("/") else CDI_FIX
+            fix = f"{prepare(machine)} loads the card's driver" if device.path.startswith("/") else CDI_FIX
             yield Fault("devices", f"{device.path} is not there", fix)
         elif not device.group_may_use:
             yield Fault(
@@ -139,12 +144,14 @@ def check_card(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
     if machine.arch == "cpu" or machine.arch in facts.archs:
         return
     if facts.firmware:
-        yield Fault(
-            "firmware", facts.firmware[0], "make droplet installs the firmware and says when to reboot"
-        )
+        yield Fault("firmware", facts.firmware[0], f"{prepare(machine)} installs it and says when to reboot")
         return
     seen = ", ".join(facts.archs) or "no card"
-    fix = "make droplet, then reboot once" if machine.arch.startswith("gfx") else "install the card's driver"
+    fix = (
+        f"{prepare(machine)}, then reboot once"
+        if machine.arch.startswith("gfx")
+        else "install the card's driver"
+    )
     yield Fault("agent", f"the driver offers {seen}, not {machine.arch}", fix)
 
 
@@ -174,7 +181,7 @@ def check_image(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
         got = repr(image) if image else "none"
         yield Fault("image", f"no pinned image, got {got}", "name one with --image REF@sha256:DIGEST")
     elif not facts.image_here and not facts.docker_error:
-        yield Fault("image", f"{image} is not on this host", f"make droplet, or docker pull {image}")
+        yield Fault("image", f"{image} is not on this host", f"{prepare(machine)}, or docker pull {image}")
 
 
 def check_gate(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
