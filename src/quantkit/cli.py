@@ -124,6 +124,10 @@ def _count(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: Any = None) -> None:
+        """Print it at once: argparse says nothing where the output is full, and the interpreter too much."""
+        print(self.format_help(), end="", file=file, flush=True)
+
     def error(self, message: str) -> NoReturn:
         """End as every other input error does."""
         self.exit(UNUSABLE, f"quantkit: {message} ({self.prog} --help says what there is)\n")
@@ -175,8 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of any bytes, in any locale
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         status: int = arguments.run(arguments)
         print(end="", flush=True)
     except QuantkitError as error:

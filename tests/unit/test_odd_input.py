@@ -100,21 +100,31 @@ def as_program(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload,no-any-return]
 
 
-def test_a_reader_that_has_gone_is_no_error(source: Path) -> None:
+UNHEARD = pytest.mark.parametrize(
+    "command", [("formats",), (*PLAN, "--json"), ("--help",), ("plan", "--help")]
+)
+SPACE = b"quantkit: standard output, got No space left on device\n"
+
+
+@UNHEARD
+def test_a_reader_that_has_gone_is_no_error(source: Path, command: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    program = as_program("plan", str(source), "--format", "fp8", "--json", stdout=writing)
+    program = as_program(*(str(source) if word == "SOURCE" else word for word in command), stdout=writing)
     os.close(writing)
     assert program.communicate(timeout=120)[1] == b""
     assert program.returncode == 128 + 13  # as a shell counts SIGPIPE
 
 
-@pytest.mark.parametrize("command", ["formats", "plan"])
-def test_an_output_that_is_full_is_one_sentence(source: Path, command: str) -> None:
-    more = (str(source), "--format", "fp8", "--json") if command == "plan" else ()
+@UNHEARD
+@pytest.mark.parametrize("env", [BUFFERED, BUFFERED | {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "at once"])
+def test_an_output_that_is_full_is_one_sentence(
+    source: Path, command: tuple[str, ...], env: dict[str, str]
+) -> None:
     with Path("/dev/full").open("wb") as full:
-        said = as_program(command, *more, stdout=full).communicate(timeout=120)[1]
-    assert said == b"quantkit: standard output, got No space left on device\n"
+        words = (str(source) if word == "SOURCE" else word for word in command)
+        program = as_program(*words, stdout=full, env=env)
+        assert (program.communicate(timeout=120)[1], program.returncode) == (SPACE, 2)
 
 
 def test_names_of_any_bytes_in_a_locale_without_them(source: Path, tmp_path: Path) -> None:
