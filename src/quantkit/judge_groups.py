@@ -31,11 +31,6 @@ def _order(value):  # type: ignore[no-untyped-def]  # compiled: float32 -> int32
     return np.int32(np.float32(value).view(np.uint32) & np.uint32(0x7FFFFFFF))
 
 
-@njit(cache=True, inline="always")
-def _nearest_integer(value):  # type: ignore[no-untyped-def]  # compiled: float64 -> float64
-    return np.rint(value)
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def _note(faults, kind, row, group):  # type: ignore[no-untyped-def]
     if faults[kind, 0] == 0:
@@ -48,7 +43,7 @@ def _residual(values, step):  # type: ignore[no-untyped-def]
     """Largest |value - step x nearest level| of a group, levels clipped to -8..7 in the step's sign."""
     worst = 0.0
     for i in range(GROUP_SIZE):
-        level = min(max(_nearest_integer(values[i] / step), -8.0), 7.0)
+        level = min(max(np.rint(values[i] / step), -8.0), 7.0)
         worst = max(worst, abs(values[i] - step * level))
     return worst
 
@@ -65,7 +60,7 @@ def _coarser_fits(values, peak, levels_at_peak):  # type: ignore[no-untyped-def]
         step = peak / m
         worst = 0.0
         for i in range(GROUP_SIZE):
-            worst = max(worst, abs(values[i] - step * _nearest_integer(values[i] / step)))
+            worst = max(worst, abs(values[i] - step * np.rint(values[i] / step)))
             if worst > allowed:
                 break
         if worst <= allowed:
@@ -109,7 +104,7 @@ def _judge_slowly(bits, words, r, g, step, top, values, levels, faults):  # type
         ones += abs(level) == 1
         if (pattern & np.uint16(0x7FFF)) == top:
             at_peak = max(at_peak, abs(level))
-        nearest &= level == min(max(_nearest_integer(values[i] / step), -8.0), 7.0)
+        nearest &= level == min(max(np.rint(values[i] / step), -8.0), 7.0)
     if not nearest:
         _note(faults, LEVEL_NOT_NEAREST, r, g)
         return

@@ -67,12 +67,12 @@ def _wrong_codes(bits, codes, r, scale, low, high, sign):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _note_codes(bits, codes, r, scale, tables, sign, strict, faults):  # type: ignore[no-untyped-def]
-    """Walk a row that holds a wrong or forbidden code, and note where."""
+def _note_codes(bits, codes, r, scale, tables, sign, usable, faults):  # type: ignore[no-untyped-def]
+    """Walk a row that holds a wrong or forbidden code, and note where; without a usable scale none is the nearest."""
     for c in range(bits.shape[1]):
         if np.isnan(tables[0, codes[r, c]]):
             _note(faults, CODE_FORBIDDEN, r, c)
-        elif strict and not _is_nearest(bits[r, c], codes[r, c], scale, tables[2], tables[3], sign):
+        elif usable and not _is_nearest(bits[r, c], codes[r, c], scale, tables[2], tables[3], sign):
             _note(faults, CODE_NOT_NEAREST, r, c)
 
 
@@ -104,24 +104,24 @@ def _measure_row(bits, codes, r, scale, values, out):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _judge_row(bits, codes, r, scale, rule, tables, sign, strict, faults):  # type: ignore[no-untyped-def]
+def _judge_row(bits, codes, r, scale, rule, tables, sign, faults):  # type: ignore[no-untyped-def]
     usable = np.isfinite(scale) and scale > 0
     if not usable:
         _note(faults, SCALE_UNUSABLE, r, 0)
-    elif strict and scale != rule:
+    elif scale != rule:
         _note(faults, SCALE_NOT_RULE, r, 0)
     # Forbidden codes lie in no interval, so they are counted here too.
-    if _wrong_codes(bits, codes, r, scale if usable else rule, tables[2], tables[3], sign) > 0:
-        _note_codes(bits, codes, r, scale, tables, sign, strict and usable, faults)
+    if _wrong_codes(bits, codes, r, scale, tables[2], tables[3], sign) > 0:
+        _note_codes(bits, codes, r, scale, tables, sign, usable, faults)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _judge(bits, codes, scales, code_max, tables, sign, views, strict, sums, counts, faults):  # type: ignore[no-untyped-def]
+def _judge(bits, codes, scales, code_max, tables, sign, views, sums, counts, faults):  # type: ignore[no-untyped-def]
     for r in range(bits.shape[0]):
         top, scale = _row_top(bits, r), scales[r]
         peak = bf16_value(top)
         rule = np.float32(1) if top == 0 else np.float32(peak / code_max)
-        _judge_row(bits, codes, r, scale, rule, tables, sign, strict, faults)
+        _judge_row(bits, codes, r, scale, rule, tables, sign, faults)
         for view in range(views):
             worst, relative, same = _measure_row(bits, codes, r, scale, tables[view], sums[view])
             counts[BIT_IDENTICAL] += same if view == 0 else 0
@@ -137,8 +137,6 @@ def judge_rows(
     scales: NDArray[np.float32],
     code_max: float,
     book: Codebook,
-    *,
-    strict: bool = True,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Sums, counts and faults of a block of 8-bit rows.
 
@@ -152,8 +150,6 @@ def judge_rows(
         Stored scales, ``[rows]``.
     code_max
         The rule: scale = row absmax / code_max in float32, 1 for a zero row.
-    strict
-        False where other rules made the scales: only usable scales and codes are asked for then.
 
     Returns
     -------
@@ -171,7 +167,7 @@ def judge_rows(
     views = 1 if np.array_equal(book.values, book.served, equal_nan=True) else 2
     sums, counts = np.zeros((2, 4)), np.zeros(1, np.int64)
     faults: NDArray[Any] = np.zeros((FAULTS, 3), np.int64)
-    _judge(bits, codes, scales, np.float32(code_max), tables, book.sign, views, strict, sums, counts, faults)
+    _judge(bits, codes, scales, np.float32(code_max), tables, book.sign, views, sums, counts, faults)
     if views == 1:
         sums[1] = sums[0]
     return sums, counts, faults

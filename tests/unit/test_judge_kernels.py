@@ -154,8 +154,37 @@ def test_what_is_served_is_measured_where_it_differs_and_else_what_is_stored(sch
     assert served[rows.ERROR_ENERGY] == (2.0**-20 if scheme is FP8FNUZ else 0)
 
 
-def test_values_that_decode_to_the_source_s_bits_are_counted() -> None:
-    values, book = [127.0, -127.0, 0.5, -0.0, 3.0], CODEBOOKS["I8"]
-    codes = bytes_of("7f 81 00 00 03")[None, :]  # 0.5 is rounded away, a zero of either sign is the same
-    counts = rows.judge_rows(to_bf16([values]), codes, np.ones(1, np.float32), 127, book)[1]
+IDENTICAL = [  # scheme, values, codes of scale 1: all but one value come back
+    (INT8, [127.0, -127.0, 0.5, -0.0, 3.0], "7f 81 00 00 03"),
+    (FP8, [448.0, -448.0, 0.1, -0.0, 1.0], "7e fe 1d 00 38"),
+    (FP8FNUZ, [240.0, -240.0, 0.1, -0.0, 1.0], "7f ff 25 00 40"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "values", "codes"), IDENTICAL, ids=[row[0].name for row in IDENTICAL])
+def test_values_that_decode_to_the_source_s_bits_are_counted_once(
+    scheme: Scheme, values: list[float], codes: str
+) -> None:
+    """Zeros of either sign are the same; FNUZ codes are looked at twice, as stored and as served."""
+    book, scales = CODEBOOKS[scheme.code_dtype], np.ones(1, np.float32)
+    counts = rows.judge_rows(to_bf16([values]), bytes_of(codes)[None, :], scales, scheme.code_max, book)[1]
     assert counts[rows.BIT_IDENTICAL] == 4
+
+
+def test_a_zero_row_has_no_share_of_its_absmax_and_hides_no_other_s() -> None:
+    values, codes = np.zeros((3, 2)), np.zeros((3, 2), np.uint8)
+    values[1], codes[1] = [127.0, 1.5], [127, 2]
+    sums = rows.judge_rows(to_bf16(values), codes, np.ones(3, np.float32), 127, CODEBOOKS["I8"])[0]
+    assert sums[:, rows.MAX_OVER_ROW].tolist() == [0.5 / 127] * 2
+
+
+def test_a_zero_row_of_groups_has_no_share_of_its_absmax_and_hides_no_other_s() -> None:
+    levels = np.zeros((3, 32), np.uint32)
+    levels[1, :2] = [7, 1]
+    words = ((levels + 8).reshape(3, 4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(
+        axis=2, dtype=np.uint32
+    )
+    values = np.zeros((3, 32))
+    values[1, :2] = [7.0, 1 + 2.0**-7]
+    sums = groups.judge_groups(to_bf16(values), words.view(np.int32), np.ones((3, 1), np.float32))[0]
+    assert sums[groups.MAX_OVER_ROW] == 2.0**-7 / 7
