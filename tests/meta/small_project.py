@@ -54,30 +54,20 @@ def describe(project: Path, name: str, **facts: object) -> None:
     (project / "more.toml").write_text("\n".join([f"[{name}]", *lines, ""]))
 
 
+def pytest_in(
+    folder: Path, *args: str, env: Mapping[str, str] | None = None, timeout_s: float = 120
+) -> tuple[int, str]:
+    """Status and output of a pytest started in a folder; `env` is added to this process's own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args],
+        cwd=folder, env={**os.environ, **(env or {})},
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
 def run(project: Path, *args: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Status and output of pytest in the project."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "xdist",
-        "-p",
-        "no:cacheprovider",
-        "--run",
-        "run",
-        "tests",
-        *args,
-    ]
-    if "--source" not in args:
-        command += ["--source", "source"]
-    done = subprocess.run(
-        command,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **LEAN, **(env or {})},
-    )
-    return done.returncode, done.stdout + done.stderr
+    source = () if "--source" in args else ("--source", "source")
+    words = ("-p", "xdist", "--run", "run", "tests", *args, *source)
+    return pytest_in(project, *words, env={**LEAN, **(env or {})})

@@ -1,8 +1,6 @@
 """Builds that others made and that lie under --checkpoints by name: taken as they are, and verified as others' work."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from quantkit.convert import build
 from quantkit.formats import FORMATS
 from quantkit.verify import verify
+from tests.meta.small_project import pytest_in
 from tests.nano import NANO
 from tests.support.record import Record, read_record
 
@@ -30,25 +29,10 @@ def other_rule(folder: Path) -> Path:
 
 def run(checkpoints: Path) -> tuple[int, str, Record]:
     """Status, output and record of the fidelity suite on a found build and one of ours."""
-    options = [
-        "--builds",
-        "fp8,q4w4a16",
-        "--checkpoints",
-        str(checkpoints),
-        "--run",
-        str(checkpoints / "run"),
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "tests/quant/test_fidelity.py",
-        *options,
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
-    return done.returncode, done.stdout, read_record(checkpoints / "run")
+    where = (f"--checkpoints={checkpoints}", f"--run={checkpoints}/run")
+    words = ("tests/quant/test_fidelity.py", "--builds", "fp8,q4w4a16", *where)
+    status, output = pytest_in(ROOT, *words, timeout_s=500)
+    return status, output, read_record(checkpoints / "run")
 
 
 def test_a_found_build_is_taken_as_it_is_and_judged_by_bounds(tmp_path: Path) -> None:

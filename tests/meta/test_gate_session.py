@@ -1,17 +1,14 @@
 """Whole pytest runs: the gate's exit status, its words, and --force-regen from the command line."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.meta.small_project import LEAN
+from tests.meta.small_project import LEAN, pytest_in
 from tests.support.record import read_record
 
 ROOT = Path(__file__).parents[2]
@@ -91,27 +88,18 @@ class Project:
         """Exit status and output of one run; its folder is run1, run2, ..."""
         self.count += 1
         (self.root / "figures.json").write_text(json.dumps(figures))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
+        words = (
             *PYTEST,
-            "-p",
-            "no:cacheprovider",
             "--source",
             "source",
+            "--builds",
+            "bf16",
+            "--run",
+            f"run{self.count}",
             "tests",
-        ]
-        done = subprocess.run(
-            [*command, "--builds", "bf16", "--run", f"run{self.count}", *args],
-            cwd=self.root,
-            env={**os.environ, **LEAN, "CI": ci},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+            *args,
         )
-        return done.returncode, done.stdout + done.stderr
+        return pytest_in(self.root, *words, env={**LEAN, "CI": ci})
 
 
 GOOD: dict[str, object] = {"1x128": 100.0, "8x128": 400.0}

@@ -4,14 +4,13 @@ The plugin alone in real pytest runs, then the gate's verdict on the same figure
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quantkit.errors import BadRecord
+from tests.meta.small_project import pytest_in
 from tests.support.gate.baseline import Entry, baseline_for, key_of, path_of, read_entries, write_all
 from tests.support.gate.regen import RegenRefused, new_entries, planned_files
 from tests.support.gate.verdicts import Seen, Verdict, judge_build
@@ -31,9 +30,8 @@ STORED = {"nan": ".nan", "other_machine": "100.0", "zero": "100.0", "half": "100
 
 def plugin_run(folder: Path, *args: str) -> dict[str, bool]:
     """One run of the plugin alone: which cases passed."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-vv", *args]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    lines = [line for line in done.stdout.splitlines() if "::test_case[" in line and line[-1] == "]"]
+    _, output = pytest_in(folder, "-p", "no:xdist", "-vv", *args)
+    lines = [line for line in output.splitlines() if "::test_case[" in line and line[-1] == "]"]
     return {line.split("[")[1].split("]")[0]: " PASSED " in line for line in lines}
 
 

@@ -1,11 +1,8 @@
 """The sweep's own tests on a scripted server: order of work, rows, resume, what cannot be measured."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 
 from quantkit.errors import NotACheckpoint
+from tests.meta.small_project import pytest_in
 from tests.support.cells import GRIDS, Cell, seed_of
 from tests.support.load.prompts import random_prompt, usable_ids
 from tests.support.record import Record, read_record
@@ -53,26 +51,8 @@ class Project:
 
     def run(self, *args: str, context: int = 4096) -> tuple[int, str]:
         """Exit status and output of a sweep into ``run``."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "tests/sweep",
-            "--source",
-            "source",
-        ]
-        done = subprocess.run(
-            [*command, "--builds", "bf16", "--run", "run", *args],
-            cwd=self.root,
-            env={**os.environ, "CONTEXT": str(context)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        words = ("tests/sweep", "--source", "source", "--builds", "bf16", "--run", "run", *args)
+        return pytest_in(self.root, *words, env={"CONTEXT": str(context)}, timeout_s=300)
 
     @property
     def record(self) -> Record:

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.meta.small_project import pytest_in
 from tests.support.record import Record, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -68,11 +67,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *args: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--source", "source", "--run", "run"]
-    done = subprocess.run(
-        [*command, *args], cwd=project, capture_output=True, text=True, timeout=120, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return pytest_in(project, "--source", "source", "--run", "run", *args)
 
 
 def outcomes(record: Record) -> dict[str, str]:

@@ -3,14 +3,12 @@
 The whole suite of the sweep as a user runs it, on a miniature engine.
 """
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.meta.small_project import pytest_in
 from tests.support.record import Record, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +32,12 @@ ITEMS = [*REPEATS, "1x128", "8x128"]
 def sweep(folder: Path, dies_at: int, *args: str) -> tuple[int, str, Record]:
     """Status, output and record of a sweep of two builds, of which fp8's server dies."""
     (folder / "mortal_engine.py").write_text(ENGINE)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "mortal_engine", "tests/sweep"]
-    done = subprocess.run(
-        [*command, "--builds", "fp8,w8a8", "--run", folder / "run", "--checkpoints", folder / "made", *args],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(folder), "DIES_AT": str(dies_at)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr, read_record(folder / "run")
+    where = (f"--run={folder}/run", f"--checkpoints={folder}/made")
+    words = ("-p", "mortal_engine", "tests/sweep", "--builds", "fp8,w8a8", *where, *args)
+    status, output = pytest_in(
+        ROOT, *words, env={"PYTHONPATH": str(folder), "DIES_AT": str(dies_at)}, timeout_s=300
+    )
+    return status, output, read_record(folder / "run")
 
 
 @pytest.mark.slow
