@@ -1,7 +1,7 @@
 """Why values are wrong: other readings of the same bytes, tried on a sample of a module already found faulty.
 
-It names causes and never clears a module. Numpy on a bounded sample, decoders of `reference`; only `verify`
-imports it.
+It names causes and never clears a module. Numpy on a bounded sample, decoders of `reference`; only `verify` and
+its parts import it.
 """
 
 from collections.abc import Callable, Sequence
@@ -220,6 +220,20 @@ def _other_weights(s: Sample, source: Checkpoint, tensors: Sequence[Tensor]) -> 
     if abs(_cosine(s.decoded, s.values)) < UNLIKE:
         return Finding("other_source", s.module.name, f"cosine {_cosine(s.decoded, s.values):.3f}", "near 1")
     return None
+
+
+def is_folded(source: Checkpoint, built: Checkpoint, module: Module, norm: str) -> bool:
+    """Whether columns of a module were multiplied by what the norm before it was divided by."""
+    ours, theirs = source.entries[norm], built.entries[norm]
+    if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        return False
+    before, after = (
+        scales_to_float32(each.rows(norm, 0, ours.shape[0]), ours.dtype) for each in (source, built)
+    )
+    with np.errstate(all="ignore"):
+        sample = _take(source, built, module, 0)
+        folded = _error(sample.decoded * after, sample.values * before)
+        return 2 * folded < _error(sample.decoded, sample.values)
 
 
 def explain(

@@ -1,13 +1,15 @@
 """What other people's builds hold that no decoder here reads: recognized by headers or errors, and refused.
 
 Tables of names and shapes, after compressed-tensors, GPTQ, AWQ and NVIDIA's exports. A refusal is no verdict:
-such a build may be good. Reads no file; only `verify` imports it.
+such a build may be good. Only `verify` imports it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from quantkit.as_found import LM_HEAD, SCALE_DTYPES, AsFound, Module
+from quantkit.checkpoint import Checkpoint
+from quantkit.diagnose import is_folded
 from quantkit.errors import UnknownRule
 from quantkit.findings import Finding
 from quantkit.foreign import DIVISORS
@@ -34,6 +36,10 @@ OTHER_TENSORS = {  # name of a tensor beside a module's own -> what it means
 BLOCK = 128  # of float8 scales by blocks, in both directions
 BITS_PER_WORD = 32
 OTHER_BITS = (2, 3, 8)  # of codes packed into words
+FEEDS = {
+    "input_layernorm": "self_attn.q_proj",
+    "pre_feedforward_layernorm": "mlp.gate_proj",
+}  # and their like
 
 
 def _beside(implied: Inventory, entries: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
@@ -92,6 +98,26 @@ def refuse_unknown(found: AsFound, implied: Inventory, entries: Mapping[str, Ent
     """
     for name, what in chain(_beside(implied, entries), _stored(found, entries)):
         raise UnknownRule(f"rule of {name}, which is not known", got=what, expected=KNOWN)
+
+
+def refuse_folded(
+    source: Checkpoint, built: Checkpoint, modules: Sequence[Module], changed: Sequence[Finding]
+) -> None:
+    """Raise where a norm was changed on purpose: what it feeds fits the source times the change.
+
+    Raises
+    ------
+    UnknownRule
+        Naming the first such norm, and the methods that do so.
+    """
+    by_name = {module.name: module for module in modules}
+    for name in (tensor.where for tensor in changed):
+        layer, _, norm = name.removesuffix(".weight").rpartition(".")
+        fed = by_name.get(f"{layer}.{FEEDS.get(norm)}")
+        if fed is not None and is_folded(source, built, fed, name):
+            got = "divided by what the columns behind it are multiplied by, as AWQ and SmoothQuant do"
+            what = f"rule of {built.entries[name].name}, which is not known"
+            raise UnknownRule(what, got=got, expected="the norms of the source")
 
 
 def refuse_unexplained(modules: Sequence[Module], problems: Sequence[Finding]) -> None:

@@ -29,7 +29,7 @@ from quantkit.findings import Finding
 from quantkit.left_dense import judge_left_dense
 from quantkit.metrics import SERVED, Measure, difference, errors, figures, total
 from quantkit.model import Inventory, Role, inventory
-from quantkit.unknown_rules import refuse_unexplained, refuse_unknown
+from quantkit.unknown_rules import refuse_folded, refuse_unexplained, refuse_unknown
 from quantkit.verify_config import judge_quantization
 from quantkit.verify_fields import judge_fields, judge_tie
 from quantkit.verify_files import judge_copied, judge_shards, judge_side_files, judge_weight_shapes
@@ -203,7 +203,9 @@ def _verify(source: Checkpoint, built: Checkpoint, others: bool) -> Report:
             faulty.append((module, verdict.faults[0].row if verdict.faults else 0))
     problems += copied_wrong
     if others:
-        refuse_unexplained([j.module for j in judged], problems)
+        modules = [j.module for j in judged]
+        refuse_folded(source, built, modules, copied_wrong)
+        refuse_unexplained(modules, problems)
     problems += _causes(source, built, implied, faulty)
     return Report(
         source=source.root,

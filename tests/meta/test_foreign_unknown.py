@@ -4,6 +4,7 @@ And the forms that are read although Google's export has none: an engine's names
 activations paired otherwise.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from quantkit.cli import main
 from quantkit.errors import UnknownRule
 from quantkit.verify import Report, verify
 from tests.meta.foreign_builds import RULES, TOWER, Rule, foreign
-from tests.meta.nibbles import pack, unpack
+from tests.meta.nibbles import float32, pack, unpack
 from tests.meta.spoil_tensors import NORM
 from tests.meta.spoil_values import PREFIX, UP
-from tests.meta.toy import Draft, Raw, make_toy, read_draft
+from tests.meta.toy import Draft, Raw, bf16, make_toy, read_draft
 
 BY_NAME = {rule.name: rule for rule in RULES}
 ROWS, WIDTH = 96, 64  # of up_proj in the toy
@@ -116,6 +117,42 @@ def _compensated(draft: Draft) -> None:
         elif raw.dtype == "I8":
             codes = raw.view(np.int8)
             codes -= (np.sign(codes) * rng.choice([0, 2], size=codes.shape, p=[0.95, 0.05])).astype(np.int8)
+
+
+def _folded(source: Path, *, multiply: bool = True) -> Draft:
+    """A source as AWQ leaves it: norms divided, and the columns of what they feed multiplied."""
+    draft, rng = read_draft(source), np.random.default_rng(3)
+    feeds = {"input_layernorm": "self_attn.[qkv]_proj", "pre_feedforward_layernorm": "mlp.(gate|up)_proj"}
+    for norm, fed in feeds.items():
+        by = np.exp(rng.normal(size=WIDTH) * 0.5)
+        for name in draft.names():
+            bits = draft[name].view(np.uint16)
+            if name.endswith(f"{norm}.weight"):
+                bits[:] = bf16(float32(bits) / by)
+            elif multiply and re.search(fed, name):
+                bits[:] = bf16(float32(bits) * by)
+    return draft
+
+
+@pytest.mark.parametrize("rule", ["int4-7.5-bf16", "int8-127-bf16", "fp8-448-bf16"])
+def test_scales_folded_into_norms_are_refused_by_name(rule: str, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownRule, match=rf"rule of {NORM}.*columns behind it.*AWQ"):
+        judged(source, foreign(BY_NAME[rule], _folded(source)), tmp_path)
+
+
+def test_norms_that_nothing_makes_up_for_are_a_fault(source: Path, tmp_path: Path) -> None:
+    draft = foreign(BY_NAME["fp8-448-bf16"], _folded(source, multiply=False))
+    found = problems(source, draft, tmp_path)
+    assert {kind for kind, _ in found} == {"copied_differs"}
+    assert len(found) == 4 * 2  # layers, norms in each
+
+
+def test_a_norm_of_another_shape_is_a_fault(source: Path, tmp_path: Path) -> None:
+    draft = foreign(BY_NAME["fp8-448-bf16"], _folded(source))
+    for name in draft.names():
+        if name.endswith("layernorm.weight"):
+            draft[name].shape = (2, WIDTH // 2)
+    assert {kind for kind, _ in problems(source, draft, tmp_path)} >= {"copied_differs", "wrong_shape"}
 
 
 @pytest.mark.parametrize(
