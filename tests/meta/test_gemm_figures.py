@@ -14,7 +14,7 @@ from tests.support.gemm.figures import (
     ratios,
     sums,
 )
-from tests.support.gemm.rows import ending, product_numbers
+from tests.support.gemm.rows import card_numbers, control_numbers, ending, product_numbers
 from tests.support.gemm.samples import Cell, Timed
 from tests.support.gemm.shapes import Shape, Token, published_token
 from tests.support.record import unfit
@@ -87,13 +87,26 @@ def test_published_bf16_reads_at_three_fifths_of_a_copy() -> None:
     [
         (0.8, 0.1, "bandwidth"),
         (0.2, 0.7, "compute"),
+        (0.34, 0.1, "bandwidth"),
+        (0.1, 0.34, "compute"),
+        (0.5, 0.5, "bandwidth"),
         (0.3, 0.3, "neither"),
         (None, 0.9, "unknown"),
+        (0.9, None, "unknown"),
     ],
 )
-def test_what_binds(share_copy: float | None, share_peak: float, binds: str) -> None:
-    ceilings = Ceilings(None if share_copy is None else 2.0 / share_copy, 2.0 / share_peak)
+def test_what_binds(share_copy: float | None, share_peak: float | None, binds: str) -> None:
+    ceilings = Ceilings(*(None if share is None else 2.0 / share for share in (share_copy, share_peak)))
     assert rates(1, 1, 1.0, Backend.BF16, ceilings).binds == binds
+
+
+def test_bytes_of_a_weight() -> None:
+    """int4 has a step of two bytes for every 32 weights."""
+    sizes = {
+        backend.label: rates(32, 1, 1.0, backend, Ceilings(None, None)).gb_per_s * 1e9 for backend in Backend
+    }
+    expected = {"bf16": 64, "fp16": 64, "fp8": 32, "fp8fnuz": 32, "int8": 32, "int4": 18}
+    assert sizes == pytest.approx(expected)
 
 
 def test_a_sum_counts_every_product() -> None:
@@ -126,7 +139,78 @@ def test_a_row_by_hand() -> None:
     assert numbers["spread_us"] == pytest.approx(6.0)
     assert numbers["cv"] == pytest.approx(0.5)
     assert numbers["shapes"][OUT]["ratio_bf16"] == pytest.approx(2.0)
+    assert (numbers["model"], numbers["processes"], numbers["kernel"]) == ("two", 3, "k")
     assert unfit(numbers) == ""
+    bf16 = product_numbers(timed(*processes), TOKEN, Backend.BF16, 1)
+    assert "ratio_bf16" not in bf16
+    assert "ratio_bf16" not in bf16["shapes"][OUT]
+
+
+def test_a_products_row_by_hand() -> None:
+    """Of two processes the medians' spread, all samples, the larger error, the first's time without a graph."""
+    lines = [
+        [
+            cell(OUT, [2e-6, 4e-6, 6e-6], eager_s=9e-6, error_over_bound=0.25),
+            cell(HEAD, [1e-6] * 3, kernel="a"),
+        ],
+        [cell(OUT, [6e-6] * 3, eager_s=1.0, error_over_bound=0.75), cell(HEAD, [1e-6] * 3)],
+    ]
+    for line, moved in zip(lines, (1.01, 0.96), strict=True):
+        line.append({**cell("", [8e-6] * 3), "kind": "token", "shape": None})
+        line.append({"kind": "drift", "backend": "bf16", "rows": 1, "before_s": 1.0, "after_s": moved})
+    numbers = product_numbers(timed(*lines), TOKEN, Backend.BF16, 1)
+    shape = numbers["shapes"][OUT]
+    assert {name: shape[name] for name in ("count", "us", "spread_us", "samples")} == {
+        "count": 2,
+        "us": 5.0,
+        "spread_us": 2.0,
+        "samples": 6,
+    }
+    assert (shape["error_over_bound"], shape["eager_us"]) == (0.75, 9.0)
+    assert (numbers["whole_token_us"], numbers["drift"], numbers["kernel"]) == (8.0, -0.04, "a, k")
+
+
+def test_a_card_by_hand() -> None:
+    """Facts of the first process without its seed; bytes over the median of each; a graph of nothing."""
+    processes = [
+        [
+            {"kind": "facts", "seed": 7, "device": device},
+            {"kind": "copy", "bytes": 6e9, "seconds": seconds},
+            {"kind": "empty", "seconds": [1e-6, empty, 9e-6]},
+        ]
+        for device, seconds, empty in (("x", [1.0, 2.0, 9.0], 2e-6), ("y", [1.5] * 3, 4e-6))
+    ]
+    assert card_numbers(timed(*processes)) == {
+        "device": "x",
+        "copy_gb_per_s": 3.5,
+        "copy_spread_gb_per_s": 1.0,
+        "empty_replay_us": 3.0,
+    }
+    ceilings = ceilings_of(timed(*processes), Backend.BF16)
+    assert (ceilings.bytes_per_s, ceilings.flop_per_s) == (3.5e9, None)
+
+
+def test_a_square_by_hand() -> None:
+    """2 x 8 x 8 x 8 operations in 1 us, in half of bf16's time; a refusal ends its item and names the square."""
+    squares = [
+        {**cell("", [seconds] * 3, backend), "kind": "control", "rows": None, "shape": None}
+        for backend, seconds in (("bf16", 2e-6), ("fp8", 1e-6))
+    ]
+    squares.append({**squares[0], "backend": "int8", "outcome": "unsupported", "reason": "no"})
+    numbers, end = control_numbers(timed(squares), Backend.FP8)
+    expected = {
+        "side": 8,
+        "kernel": "k",
+        "us": 1.0,
+        "tflops": 0.001024,
+        "error_over_bound": 0.5,
+        "samples": 3,
+    }
+    assert numbers == {**expected, "ratio_bf16": 2.0, "ratio_spread": 0.0}
+    assert end.outcome == "ok"
+    assert "ratio_bf16" not in control_numbers(timed(squares), Backend.BF16)[0]
+    numbers, end = control_numbers(timed(squares), Backend.INT8)
+    assert (numbers, end.outcome, end.reason) == ({"side": 8}, "infeasible", "unsupported: no")
 
 
 @pytest.mark.parametrize(("seconds", "peak"), [(1e-6, 2 * 64 * 128 * 64 / 1e-6), (1.0, 2 * 8**3 / 1e-6)])

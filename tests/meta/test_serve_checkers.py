@@ -23,6 +23,7 @@ LIMA = ("get_weather", '{"city": "Lima"}')
 
 RIGHT = (
     (TEXT, Answer("The capital is OSLO.", finish="stop")),
+    (TEXT, Answer("The capital of Norway is Oslo.", finish="stop")),
     (EITHER, Answer("17 degrees, foggy", finish="stop")),
     (EITHER, Answer("fog at 17", finish="stop")),
     (THOUGHT, Answer("56", "7 times 8 is 56", finish="stop")),
@@ -34,7 +35,7 @@ WRONG = (
     (TEXT, Answer("The capital is Accra.", finish="stop"), WrongText),
     (TEXT, Answer("Oslofjord", finish="stop"), WrongText),
     (TEXT, Answer("Newoslo", finish="stop"), WrongText),
-    (TEXT, Answer("Oslo Bergen Rome Paris Madrid London Berlin", finish="stop"), WrongText),
+    (TEXT, Answer("The capital of Norway is Oslo. Accra", finish="stop"), WrongText),
     (TEXT, Answer("Oslo", calls=(LIMA,), finish="stop"), WrongText),
     (TEXT, Answer("Oslo", finish="length"), CutOff),
     (TEXT, Answer("Oslo", finish="tool_calls"), WrongAnswer),

@@ -34,7 +34,7 @@ class Weights:
 
     def copies_in(self, span: int) -> int:
         """As many copies as together fill `span` bytes: in turn, each is cold when it is read."""
-        return max(1, -(-span // self.size_bytes))
+        return -(-span // self.size_bytes)
 
 
 @dataclass
@@ -144,7 +144,7 @@ def _coded_weight(
     backend: str, n: int, k: int, columns: torch.Tensor, device: torch.device
 ) -> tuple[Operand, torch.Tensor]:
     codes = random_codes((n, k), FORMS[backend], device)
-    raw = codes.view(torch.int8 if codes.itemsize == 1 else torch.int16)  # not every device indexes fp8
+    raw = codes.view(torch.uint8)  # not every device indexes fp8
     sample = raw[columns.to(device)].cpu().view(codes.dtype).float()
     if not backend.startswith("fp8"):
         return (codes,), sample
