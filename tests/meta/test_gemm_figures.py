@@ -172,7 +172,7 @@ def test_a_products_row_by_hand() -> None:
 
 def test_a_card_by_hand() -> None:
     """Facts of the first process without its seed; bytes over the median of each; a graph of nothing."""
-    processes = [
+    processes: list[list[dict[str, Any]]] = [
         [
             {"kind": "facts", "seed": 7, "device": device},
             {"kind": "copy", "bytes": 6e9, "seconds": seconds},
