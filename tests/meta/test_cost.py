@@ -212,6 +212,7 @@ def test_a_dry_run_runs_and_writes_nothing(project: Path) -> None:
     )
     assert "hours and dollars are not known: no rates were published for billed" in output
     assert not (project / "run").exists()
+    assert not (project / "started").exists()
     for counted in (("--dry-run",), ("--budget", "9")):
         status, output = small_project.run(project, *ARGS, *counted, "-n", "2")
         assert (status, "got -n, expected one process" in output) == (4, True), output
@@ -272,3 +273,10 @@ def test_the_cost_line_comes_first_and_the_reminder_last(project: Path) -> None:
     assert output.rstrip().splitlines()[-1] == "billed bills $3.50 an hour until it is destroyed"
     assert '"usd_per_hour": 3.5,' in (project / "run/record.jsonl").read_text()
     assert "cost:" not in small_project.run(project, "--builds", "bf16", "--run", "other")[1]
+
+
+def test_workers_keep_no_hours(project: Path) -> None:
+    status, output = small_project.run(project, *ARGS, "-n", "2")
+    assert status == 0, output
+    assert not (project / "run/cost.json").exists()
+    assert output.rstrip().endswith("billed bills $7.20 an hour until it is destroyed")

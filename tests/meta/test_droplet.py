@@ -94,6 +94,13 @@ def test_one_reboot_is_asked_for_where_the_driver_needs_it(tmp_path: Path) -> No
     assert "systemctl reboot" not in droplet.calls()
 
 
+def test_a_reboot_that_has_not_happened_yet_is_asked_for_again(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).is_so("needs-reboot", "stays-down")
+    assert droplet.run()[0] == 3
+    droplet.put("proc/sys/kernel/random/boot_id", "first-boot\n")
+    assert droplet.run()[0] == 3
+
+
 def test_a_reboot_that_does_not_help_is_not_repeated(tmp_path: Path) -> None:
     droplet = bare(tmp_path).is_so("needs-reboot", "stays-down")
     assert droplet.run()[0] == 3
