@@ -148,6 +148,12 @@ def test_a_planted_fault_is_named(tmp_path: Path, name: str) -> None:
     assert "ready     yes" not in output
 
 
+def test_a_client_without_an_engine_is_no_docker(tmp_path: Path) -> None:
+    droplet = ready(tmp_path)
+    (droplet.bin / "dockerd").unlink()
+    assert "1 to fix:\n  docker: would install docker.io iptables" in droplet.run("--check")[1]
+
+
 def test_a_host_without_systemd_starts_docker_all_the_same(tmp_path: Path) -> None:
     droplet = bare(tmp_path).is_so("no-systemd")
     assert droplet.run()[0] == 0
@@ -195,6 +201,10 @@ def test_another_machine_is_a_record(tmp_path: Path) -> None:
     assert "none needed: the record of mi300x names none" in output  # nothing is taken from the shipped one
     records.write_text('[boxed]\narch = "cpu"\nimage = "made/up:latest"\ndevices = []\n')
     assert "not pinned by digest" in droplet.run("--machine", "boxed", "--machines", str(records))[1]
+    records.write_text('[boxed]\narch = "cpu"\nimage = ""\n')
+    assert (
+        "pins no image: docs/machines.md" in droplet.run("--machine", "boxed", "--machines", str(records))[1]
+    )
 
 
 def test_an_nvidia_card_is_looked_for_and_its_driver_left_to_its_vendor(tmp_path: Path) -> None:
