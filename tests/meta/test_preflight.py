@@ -39,6 +39,7 @@ PLANTED: dict[str, tuple[dict[str, Any], str, str, int]] = {
     ),
     "disk unknown": ({"spaces": (Space("x", "/data", float("nan"), 1),)}, "disk", "nan", 11),
     "memory held": ({"cards": (Card(192 * GIB, 60 * GIB, ("pid 7",)),)}, "memory", "pid 7", 12),
+    "memory unknown": ({"cards": ()}, "memory", "no card says", 11),
     "image absent": ({"image_here": False, "gate": None}, "image", "not on this host", 11),
     "image mute": ({"gate": Gate("status 127: no python3")}, "gate", "127", 11),
     "image late": ({"gate": Gate("no answer", late=True)}, "gate", "no answer", 12),

@@ -166,7 +166,9 @@ def check_disk(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
 
 
 def check_memory(machine: Machine, image: str, facts: Facts) -> Iterator[Fault]:
-    """The card's memory is ours."""
+    """The card's memory is ours, and it says how much of it."""
+    if machine.arch in facts.archs and not facts.cards:
+        yield Fault("memory", "no card says how much of its memory is free", "reload its driver, or reboot")
     for index, card in enumerate(facts.cards):
         free = card.memory_bytes - card.used_bytes
         if not free >= MEMORY_SHARE * card.memory_bytes:
