@@ -239,6 +239,9 @@ def test_a_record_whose_copy_breaks_off_is_brought_home_whole(
 
 
 def test_a_run_that_dies_without_a_status_is_not_waited_for(clone: Path, start: Start) -> None:
+    for folder in (clone, clone.parent / "there"):  # of an earlier run, which ended well
+        (folder / "runs/made-up").mkdir(parents=True)
+        (folder / "runs/made-up/status").write_text("0\n")
     commit(clone, "test_slow.py", TEST.replace("time.sleep(0.5)", "import os; os.killpg(0, 9)"))
     status, output = ended(start())
     assert status == 12, output
