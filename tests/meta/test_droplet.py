@@ -148,6 +148,20 @@ def test_a_planted_fault_is_named(tmp_path: Path, name: str) -> None:
     assert "ready     yes" not in output
 
 
+@pytest.mark.parametrize("name", ["another system", "not root"])
+def test_a_host_that_is_not_ours_is_left_alone(tmp_path: Path, name: str) -> None:
+    droplet = bare(tmp_path)
+    FAULTS[name][0](droplet)
+    assert droplet.run()[0] == 1
+    assert droplet.calls() == []
+
+
+def test_a_host_without_systemd_is_rebooted_all_the_same(tmp_path: Path) -> None:
+    droplet = bare(tmp_path).is_so("needs-reboot", "no-systemd")
+    assert droplet.run()[0] == 3
+    assert "shutdown -r now" in droplet.calls()
+
+
 def test_a_client_without_an_engine_is_no_docker(tmp_path: Path) -> None:
     droplet = ready(tmp_path)
     (droplet.bin / "dockerd").unlink()
@@ -193,6 +207,7 @@ def test_another_machine_is_a_record(tmp_path: Path) -> None:
     assert "docker pull --quiet made/up@sha256:12" in droplet.calls()
     status, output = droplet.run("--machine", "mi999")
     assert (status, "no record of mi999, expected one of cpu mi300x h200" in output) == (1, True)
+    assert "system" not in output
     records.write_text(
         records.read_text().replace("boxed", "mi300x")
     )  # a name that both files have is this one's
