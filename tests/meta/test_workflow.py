@@ -82,6 +82,9 @@ def clone(tmp_path: Path) -> Path:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").write_text(PYTHON)
     (tmp_path / ".venv/bin/python").chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/sleep").write_text('#!/bin/bash\necho "$*" >> slept\n')
+    (tmp_path / "bin/sleep").chmod(0o755)
     return tmp_path
 
 
@@ -91,7 +94,7 @@ def gate(clone: Path, statuses: list[int], *args: str) -> tuple[int, list[str], 
     told = {
         "GITHUB_STEP_SUMMARY": str(clone / "summary"),
         "GITHUB_OUTPUT": str(clone / "output"),
-        "RETRY_WAIT_S": "0",
+        "PATH": f"{clone}/bin:{os.environ['PATH']}",
     }
     done = subprocess.run(
         [clone / "scripts/gate", "runs/ci", *args],
@@ -124,6 +127,20 @@ def test_only_an_infrastructure_fault_is_tried_again(
     assert f"(exit status {status} at try {tries})" in summary
     assert "said by pytest" in summary  # there is no report, so the console's end says why
     assert output.splitlines()[0] == f"status={status}"
+    slept = (clone / "slept").read_text().split() if tries > 1 else []
+    assert slept == ["60"] * (tries - 1)
+
+
+def test_a_console_that_cannot_be_kept_is_no_failure_of_the_run(clone: Path) -> None:
+    (clone / "runs/ci/console-1.log").mkdir(parents=True)
+    (clone / "runs/ci/report.md").touch()
+    assert gate(clone, [0])[0] == 0
+
+
+def test_without_a_run_it_says_how_it_is_called(clone: Path) -> None:
+    done = subprocess.run([clone / "scripts/gate"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "scripts/gate RUN [pytest arguments]" in done.stderr) == (2, True)
+    assert done.stderr.rstrip().endswith("GITHUB_OUTPUT.")
 
 
 def test_the_report_is_the_jobs_summary(clone: Path) -> None:
