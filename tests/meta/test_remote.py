@@ -28,7 +28,7 @@ MAKEFILE = """.venv/.installed:
 \tmkdir -p .venv/bin && cp python .venv/bin/python && touch .venv/.installed
 """
 CONFTEST = """
-import os, pathlib, pytest
+import os, pathlib, pytest, time
 def pytest_addoption(parser):
     parser.addoption("--run")
     parser.addoption("--note")
@@ -36,9 +36,15 @@ def pytest_addoption(parser):
     parser.addoption("--checkpoints")
 def pytest_sessionfinish(session):
     run = pathlib.Path(session.config.getoption("--run"))
-    (run / "record.jsonl").write_text(f"{os.environ.get('HF_TOKEN', '') != ''} {session.config.getoption('--note')}")
-    if session.config.getoption("--note") == "hub is down":
+    note, alone = session.config.getoption("--note"), os.getsid(0) == os.getppid()
+    (run / "record.jsonl").write_text(f"{alone} {os.environ.get('HF_TOKEN', '') != ''} {note}")
+    if note == "hub is down":
         session.exitstatus = 12
+    if note == "whole" and not (child := os.fork()):
+        time.sleep(100)
+        os._exit(0)
+    elif note == "whole":
+        (run / "child").write_text(str(child))
 """
 TEST = """
 import time
@@ -50,7 +56,12 @@ def test_slow(capfd):
 """
 BREAKS = """#!/bin/bash
 case "$*" in *"tar -C"*)
-  [ -e {once} ] || {{ touch {once}; {ssh} "$@" | head -c 700; exit 255; }} ;;
+  echo >>{tries}
+  case $(wc -l <{tries}) in
+  1) {ssh} "$@" | head -c 700; exit 255 ;;
+  2) {ssh} "$@"; exit 255 ;;
+  3) ls {home} >>{tries} ;;
+  esac ;;
 esac
 exec {ssh} "$@"
 """
@@ -173,7 +184,7 @@ def test_a_run_survives_a_cut_connection_and_its_record_comes_home(
     assert numbers(said) == list(range(12))
     assert "lost; what runs there goes on" in said
     assert said.rstrip().endswith("127.0.0.1 still bills until it is destroyed")
-    assert (clone / "runs/made-up/record.jsonl").read_text() == "True two words"
+    assert (clone / "runs/made-up/record.jsonl").read_text() == "True True two words"
     told = (clone.parent / "there/.git/told").read_text()
     assert told == "--machine made_up --machines more.toml --checkpoints /a b\n"
     assert files_with(TOKEN, clone, clone.parent / "there") == []
@@ -216,25 +227,33 @@ def test_a_run_that_ended_meanwhile_is_brought_home_and_then_resumed(clone: Path
     assert status == 12, output
     assert "== the run made-up has ended" in output
     commit(clone, ".gitignore", "runs/\n.venv/\nmore/\n")
-    status, output = ended(start("--note", "again"))
+    again = start("--note", "again")
+    output = until("[line 2]", again)
+    assert not (clone / "runs/made-up/status").exists()
+    status, rest = ended(again)
+    output += rest
     assert status == 0, output
     assert (clone.parent / "there/.gitignore").read_text() == (clone / ".gitignore").read_text()
     assert "== starting the run made-up" in output
-    assert (clone / "runs/made-up/record.jsonl").read_text() == "True again"
+    assert (clone / "runs/made-up/record.jsonl").read_text() == "True True again"
     assert len(list((clone / "runs/made-up").glob("console*.log"))) == 2
 
 
 def test_a_record_whose_copy_breaks_off_is_brought_home_whole(
     clone: Path, server: loopback_ssh.Server, start: Start, tmp_path: Path
 ) -> None:
-    """The first copy ends in the middle, as with a connection that is lost."""
+    """The first copy ends in the middle, as with a connection that is lost; what the run left holds nobody up."""
     breaks = tmp_path / "ssh-that-breaks"
-    breaks.write_text(BREAKS.format(ssh=server.command, once=tmp_path / "broken"))
+    home, tries = clone / "runs/made-up", tmp_path / "tries"
+    breaks.write_text(BREAKS.format(ssh=server.command, tries=tries, home=home))
     breaks.chmod(0o755)
     status, output = ended(start("--note", "whole", ssh=str(breaks)))
     assert status == 0, output
-    assert "== the copy broke off, trying again" in output
-    assert (clone / "runs/made-up/record.jsonl").read_text() == "True whole"
+    os.kill(int((clone / "runs/made-up/child").read_text()), signal.SIGKILL)  # it lives still
+    assert output.count("== the copy broke off, trying again") == 2
+    assert "record.jsonl" in tries.read_text()
+    assert "status" not in tries.read_text(), "with a status here nobody would bring the rest"
+    assert (clone / "runs/made-up/record.jsonl").read_text() == "True True whole"
     assert numbers((clone / "runs/made-up/console.log").read_text()) == list(range(12))
 
 
