@@ -87,6 +87,13 @@ def test_a_rule_that_is_not_known_is_refused_by_name(
     assert "one scale a row" in sentence
 
 
+def test_scales_beside_a_dense_linear_are_too_many(source: Path, tmp_path: Path) -> None:
+    draft = made("fp8-448-bf16", source)
+    draft.put(f"{UP}.weight", read_draft(source)[f"{UP}.weight"])
+    put("F32", (ROWS, 2), f"{UP}.weight_scale")(draft)
+    assert ("unexpected_tensor", f"{UP}.weight_scale") in problems(source, draft, tmp_path)
+
+
 def test_scales_of_blocks_are_refused_by_name(tmp_path: Path) -> None:
     source = make_toy(tmp_path / "source", intermediate_size=160)
     draft = made("fp8-448-bf16", source)

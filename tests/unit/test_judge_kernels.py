@@ -27,11 +27,16 @@ by_group = pytest.mark.parametrize(
 )
 
 
-def wrong_in_group(values: list[float], step: float, levels: list[int]) -> set[int]:
-    """Faults of one group."""
+def words_of(levels: list[int]) -> NDArray[np.int32]:
+    """Words ``[1, 4]`` of one group that begins with these levels; the rest are 0."""
     nibbles = (np.array([*levels, *[0] * (32 - len(levels))]) + 8).astype(np.uint32)
     words = (nibbles.reshape(1, 4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
-    found = groups.judge_groups(padded(values), words.view(np.int32), np.array([[step]], np.float32))[2]
+    return words.view(np.int32)
+
+
+def wrong_in_group(values: list[float], step: float, levels: list[int]) -> set[int]:
+    """Faults of one group."""
+    found = groups.judge_groups(padded(values), words_of(levels), np.array([[step]], np.float32))[2]
     return set(np.flatnonzero(found[:, 0]).tolist())
 
 
@@ -123,21 +128,19 @@ def test_the_first_wrong_code_of_a_block_is_named_and_all_are_counted(scheme: Sc
     assert stored[1, 2] != bytes_of(codes)[2]
     assert stored[3, 0] != bytes_of(codes)[0]
     scales, book = np.full(4, scale, np.float32), CODEBOOKS[scheme.code_dtype]
-    scales[2] = np.nan
+    scales[[0, 2]] = np.nan
     found = rows.judge_rows(bits, stored, scales, scheme.code_max, book)[2]
     assert found[rows.CODE_NOT_NEAREST].tolist() == [2, 1, 2]
-    assert found[rows.SCALE_UNUSABLE].tolist() == [1, 2, 0]
+    assert found[rows.SCALE_UNUSABLE].tolist() == [2, 0, 0]
 
 
 def test_the_first_wrong_group_of_a_block_is_named_and_all_are_counted() -> None:
     _, values, step, levels = GROUPS[0]
-    nibbles = (np.array([*levels, *[0] * (32 - len(levels))]) + 8).astype(np.uint32)
-    words = (nibbles.reshape(4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
-    block = np.tile(words.view(np.int32), (3, 2))
+    block = np.tile(words_of(levels), (3, 2))
     steps = np.full((3, 2), step, np.float32)
-    steps[1, 1], steps[2, 0] = np.nan, np.inf
+    steps[0, 1], steps[2, 0] = np.nan, np.inf
     found = groups.judge_groups(np.tile(padded(values), (3, 2)), block, steps)[2]
-    assert found[groups.STEP_UNUSABLE].tolist() == [2, 1, 1]
+    assert found[groups.STEP_UNUSABLE].tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("scheme", [FP8, FP8FNUZ, INT8], ids=lambda scheme: scheme.name)
@@ -154,10 +157,10 @@ def test_what_is_served_is_measured_where_it_differs_and_else_what_is_stored(sch
     assert served[rows.ERROR_ENERGY] == (2.0**-20 if scheme is FP8FNUZ else 0)
 
 
-IDENTICAL = [  # scheme, values, codes of scale 1: all but one value come back
-    (INT8, [127.0, -127.0, 0.5, -0.0, 3.0], "7f 81 00 00 03"),
-    (FP8, [448.0, -448.0, 0.1, -0.0, 1.0], "7e fe 1d 00 38"),
-    (FP8FNUZ, [240.0, -240.0, 0.1, -0.0, 1.0], "7f ff 25 00 40"),
+IDENTICAL = [  # scheme, values, codes of scale 1: all but two come back
+    (INT8, [127.0, -127.0, 0.5, 1.5, -0.0, 3.0], "7f 81 00 02 00 03"),
+    (FP8, [448.0, -448.0, 0.1, 8.5, -0.0, 1.0], "7e fe 1d 50 00 38"),
+    (FP8FNUZ, [240.0, -240.0, 0.1, 8.5, -0.0, 1.0], "7f ff 25 58 00 40"),
 ]
 
 
@@ -171,20 +174,21 @@ def test_values_that_decode_to_the_source_s_bits_are_counted_once(
     assert counts[rows.BIT_IDENTICAL] == 4
 
 
-def test_a_zero_row_has_no_share_of_its_absmax_and_hides_no_other_s() -> None:
+def test_a_zero_row_has_no_share_of_its_absmax_whatever_it_holds() -> None:
     values, codes = np.zeros((3, 2)), np.zeros((3, 2), np.uint8)
-    values[1], codes[1] = [127.0, 1.5], [127, 2]
+    values[1], codes[1:] = [127.0, 1.5], [[127, 2], [1, 0]]
     sums = rows.judge_rows(to_bf16(values), codes, np.ones(3, np.float32), 127, CODEBOOKS["I8"])[0]
     assert sums[:, rows.MAX_OVER_ROW].tolist() == [0.5 / 127] * 2
 
 
-def test_a_zero_row_of_groups_has_no_share_of_its_absmax_and_hides_no_other_s() -> None:
-    levels = np.zeros((3, 32), np.uint32)
-    levels[1, :2] = [7, 1]
-    words = ((levels + 8).reshape(3, 4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(
-        axis=2, dtype=np.uint32
-    )
-    values = np.zeros((3, 32))
-    values[1, :2] = [7.0, 1 + 2.0**-7]
-    sums = groups.judge_groups(to_bf16(values), words.view(np.int32), np.ones((3, 1), np.float32))[0]
+def test_values_of_a_group_that_decode_to_the_source_s_bits_are_counted() -> None:
+    values, levels = [7.0, -7.0, -0.0, 1 + 2.0**-7, 2 + 2.0**-6], [7, -7, 0, 1, 2]  # the last two do not
+    counts = groups.judge_groups(padded(values), words_of(levels), np.ones((1, 1), np.float32))[1]
+    assert counts[groups.BIT_IDENTICAL] == 30
+
+
+def test_a_zero_row_of_groups_has_no_share_of_its_absmax_whatever_it_holds() -> None:
+    bits = np.concatenate([padded([0.0]), padded([7.0, 1 + 2.0**-7]), padded([0.0])])
+    words = np.concatenate([words_of(levels) for levels in ([0], [7, 1], [1])])
+    sums = groups.judge_groups(bits, words, np.ones((3, 1), np.float32))[0]
     assert sums[groups.MAX_OVER_ROW] == 2.0**-7 / 7
