@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantkit.as_found import AsFound, Module
+from quantkit.checkpoint import Checkpoint
 from quantkit.convert import build
 from quantkit.errors import TensorSetMismatch
 from quantkit.formats import FORMATS
+from quantkit.left_dense import judge_left_dense
+from quantkit.model import Role, Tensor
 from quantkit.verify import Report, verify
 from tests.meta.spoil_values import PREFIX
 from tests.meta.toy import bf16, make_toy, read_draft
@@ -98,6 +102,26 @@ def test_a_partner_of_nothing_off_the_grid_may_not_stay_dense(tmp_path: Path) ->
     draft.config["quantization_config"]["ignore"].append(f"{LAYER}mlp.up_proj")
     found = verify(source, draft.save(tmp_path / "spoiled")).problems
     assert [(p.kind, p.where) for p in found] == [("left_dense", f"{LAYER}mlp.up_proj")]
+
+
+def test_noise_is_no_reason_in_a_scheme_that_holds_any_value(tmp_path: Path) -> None:
+    module = f"{LAYER}mlp.down_proj"
+    source = noisy(tmp_path, module)
+    build(source, tmp_path / "built", FORMATS["fp8"])
+    draft = read_draft(tmp_path / "built")
+    draft.drop(f"{module}.weight_scale")
+    draft.put(f"{module}.weight", read_draft(source)[f"{module}.weight"])
+    draft.config["quantization_config"]["ignore"].append(module)
+    found = verify(source, draft.save(tmp_path / "spoiled")).problems
+    assert [(p.kind, p.where) for p in found] == [("left_dense", module)]
+
+
+def test_a_width_that_groups_do_not_divide_is_no_reason_either(tmp_path: Path) -> None:
+    """No build of ours has one; its values are not even read."""
+    tensor = Tensor("m.weight", "m", "m", Role.LINEAR, (32, 40))
+    found = AsFound(FORMATS["q4w4a16"], True, (Module("m", tensor, None, True, 40),))
+    with Checkpoint.open(make_toy(tmp_path / "source")) as source:
+        assert [(p.kind, p.where) for p in judge_left_dense(source, found)] == [("left_dense", "m")]
 
 
 @pytest.mark.parametrize("change", ["absent", "shape", "dtype"])
