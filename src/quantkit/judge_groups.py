@@ -83,10 +83,9 @@ def _step_is_fitted(values, levels, step, allowed):  # type: ignore[no-untyped-d
     low = np.int64(bf16_bits(np.float32(fit * (1.0 - STEP_TIE_MARGIN))))
     high = np.int64(bf16_bits(np.float32(fit * (1.0 + STEP_TIE_MARGIN))))
     stored = np.int64(bf16_bits(step))
-    if stored in (low, high):
+    if low <= stored <= high:
         return True
-    beside = abs(stored - low) == 1 or abs(stored - high) == 1
-    return beside and _residual(values, np.float64(bf16_value(low))) > allowed
+    return low - 1 <= stored <= high + 1 and _residual(values, np.float64(bf16_value(low))) > allowed
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -64,6 +64,27 @@ def test_a_few_rows_at_a_time_find_the_same(
     assert verify(source, tmp_path / "good", foreign=foreign).good
 
 
+@pytest.mark.parametrize("name", ["fp8emb4", "fp8fnuzemb4", "w8a8", "q4w4a16emb4"])
+def test_the_judge_s_two_ways_to_measure_agree(name: str, source: Path, tmp_path: Path) -> None:
+    """Compiled kernels for our builds, numpy for others': the same figures, but for the order of float32 sums."""
+    build(source, tmp_path / "built", FORMATS[name])
+    ours, theirs = (verify(source, tmp_path / "built", foreign=f).to_dict() for f in (False, True))
+    for one, other in ((ours, theirs), (ours["tables"], theirs["tables"])):
+        assert figures_of(one) == {
+            key: pytest.approx(value, rel=1e-5) for key, value in figures_of(other).items()
+        }
+
+
+def figures_of(value: Any, at: str = "") -> dict[str, Any]:
+    """Every number of a section, under its path."""
+    if not isinstance(value, dict):
+        return {at: value} if isinstance(value, (int, float)) and not isinstance(value, bool) else {}
+    inside = [
+        figures_of(each, f"{at}/{key}") for key, each in value.items() if key not in ("rules", "tables")
+    ]
+    return {key: number for part in inside for key, number in part.items()}
+
+
 def test_a_side_file_that_goes_on_behind_a_whole_block_is_found(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

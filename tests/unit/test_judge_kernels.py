@@ -143,6 +143,33 @@ def test_the_first_wrong_group_of_a_block_is_named_and_all_are_counted() -> None
     assert found[groups.STEP_UNUSABLE].tolist() == [2, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("values", "levels", "steps"),  # the fit rounded, its neighbour that fits, and the one after that
+    [
+        ([3.9375, 1.015625], [4, 1], (0.984375, 0.98828125, 0.9921875)),  # fitted 0.98621
+        ([2.0, 0.9765625], [2, 1], (0.99609375, 0.9921875, 0.98828125)),  # fitted 0.99531
+    ],
+)
+def test_where_the_fit_misses_the_tolerance_its_neighbour_may_stand(
+    values: list[float], levels: list[int], steps: tuple[float, float, float]
+) -> None:
+    faults = [{groups.OFF_GRID}, set(), {groups.OFF_GRID, groups.STEP_NOT_FITTED}]
+    assert [wrong_in_group(values, step, levels) for step in steps] == faults
+
+
+def test_the_sums_of_rows_and_groups_by_hand() -> None:
+    values, book = to_bf16([[127.0, 1.5, -3.0], [127.0, 0.0, -2.25]]), CODEBOOKS["I8"]
+    codes = np.stack([bytes_of("7f 02 fd"), bytes_of("7f 00 fe")])
+    sums = rows.judge_rows(values, codes, np.ones(2, np.float32), 127, book)[0]
+    by_hand = [0.25 + 0.0625, 2 * 127.0**2 + 1.5**2 + 9 + 2.25**2, 0.5 / 127, float(np.float32(0.5 / 1.5))]
+    assert sums.tolist() == [by_hand] * 2
+    bits = np.concatenate([padded([7.0, 1 + 2.0**-7]), padded([7.0, 2 + 2.0**-6])])
+    words = np.concatenate([words_of([7, 1]), words_of([7, 2])])
+    sums = groups.judge_groups(bits, words, np.ones((2, 1), np.float32))[0]
+    share = float(np.float32(2.0**-7 / (1 + 2.0**-7)))
+    assert sums.tolist() == [5 * 2.0**-14, 2 * 49 + 5 * (1 + 2.0**-7) ** 2, 2.0**-6 / 7, share]
+
+
 @pytest.mark.parametrize("scheme", [FP8, FP8FNUZ, INT8], ids=lambda scheme: scheme.name)
 def test_what_is_served_is_measured_where_it_differs_and_else_what_is_stored(scheme: Scheme) -> None:
     """An FNUZ code at an odd multiple of 2^-10 is no E4M3FN value; all other codes are served as stored."""

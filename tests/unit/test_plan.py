@@ -167,6 +167,15 @@ def test_a_source_that_is_not_what_its_config_says(change: str) -> None:
         make_plan(config, headers, format_named("fp8"))
 
 
+def test_a_norm_may_be_of_another_type_and_is_copied_in_it() -> None:
+    config = shrunk(real_config("E2B"))
+    headers, name = headers_of(config), "model.language_model.norm.weight"
+    headers[name] = Stored(name, "F32", headers[name].shape)
+    plan = make_plan(config, headers, format_named("fp8"))
+    (stored,) = (one for shard in plan.shards for one in shard.tensors if one.name == name)
+    assert stored == headers[name]
+
+
 def test_unread_keys_of_shared_layers_and_towers_are_left_out() -> None:
     config = shrunk(real_config("E2B"))
     towers = ("vision_tower", "vision_embedder", "audio_tower", "embed_vision", "embed_audio")
@@ -206,6 +215,17 @@ def test_what_the_engine_fuses_is_kept_together(bad: str, kept: set[str]) -> Non
     plan = plan_of(shrunk(real_config("E2B")), "q4w4a16", frozenset({prefix + bad}))
     dense = {d.tensor.module for d in plan.decisions if d.tensor.role is Role.LINEAR and d.scheme is None}
     assert dense == {prefix + module for module in kept}
+
+
+def test_more_ranks_than_key_heads_hold_whole_heads() -> None:
+    found = misfits(plan_of(real_config("31B"), "fp8"), ranks=1024)
+    assert {m.module.rpartition(".")[2] for m in found} == {
+        "q_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
 
 
 def test_kernels_on_one_card_and_on_ranks() -> None:
