@@ -31,7 +31,7 @@ def words_of(levels: list[int]) -> NDArray[np.int32]:
     """Words ``[1, 4]`` of one group that begins with these levels; the rest are 0."""
     nibbles = (np.array([*levels, *[0] * (32 - len(levels))]) + 8).astype(np.uint32)
     words = (nibbles.reshape(1, 4, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
-    return words.view(np.int32)
+    return np.asarray(words.view(np.int32))
 
 
 def wrong_in_group(values: list[float], step: float, levels: list[int]) -> set[int]:
