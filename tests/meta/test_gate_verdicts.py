@@ -2,6 +2,7 @@
 
 import pytest
 
+from quantkit.errors import BadRecord
 from tests.support.engine.base import (
     CardTaken,
     ForeignServer,
@@ -11,8 +12,9 @@ from tests.support.engine.base import (
     ServerSlow,
     ServerUnhealthy,
 )
-from tests.support.engine.container import DockerAbsent
+from tests.support.engine.container import DeviceMissing, DockerAbsent, DockerRefused, ImageMissing, NotPinned
 from tests.support.gate.verdicts import Baseline, Expected, Seen, Verdict, judge_build, judge_cell, judge_run
+from tests.support.load.cellcheck import CellRefused
 from tests.support.plugins.gating import Judged
 
 STEADY = ((100.0, 100.3, 99.7), (100.2, 99.9, 100.1), (99.8, 100.0, 100.4))
@@ -219,7 +221,9 @@ INFRASTRUCTURE = (
     ServerLoops,
     ServerUnhealthy,
     DockerAbsent,
+    DockerRefused,
 )
+BROKEN = (CellRefused, BadRecord, NotPinned, ImageMissing, DeviceMissing)
 SORTED = {
     "failed": (
         "AssertionError: 1 == 2",
@@ -227,14 +231,9 @@ SORTED = {
         "MyCellRefused: x",
     ),
     "slower": ("tests.support.gemm.baseline.RatioWorse: int4-1",),
-    "refused": ("tests.support.load.cellcheck.CellRefused: cell 8x128", "quantkit.errors.BadRecord: footer"),
+    "refused": tuple(f"{each.__module__}.{each.__name__}: x" for each in BROKEN),
     "infrastructure": (
-        *(f"tests.support.engine.base.{each.__name__}: x" for each in (PortInUse, CardTaken, ForeignServer)),
-        *(
-            f"tests.support.engine.base.{each.__name__}: x"
-            for each in (ServerDied, ServerSlow, ServerLoops, ServerUnhealthy)
-        ),
-        f"{DockerAbsent.__name__}: no socket",
+        *(f"{each.__module__}.{each.__name__}: x" for each in INFRASTRUCTURE),
         "tests.support.load.cellcheck.CellRefused: repeat 1, got tests.support.engine.base.ServerDied: x",
     ),
 }

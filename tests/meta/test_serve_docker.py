@@ -20,6 +20,7 @@ from tests.support.answers.checkers import check
 from tests.support.answers.probes import FOLDER, KINDS, read_probes
 from tests.support.engine.base import Launch, ServerDied
 from tests.support.engine.container import (
+    NAMESPACE,
     OWNER,
     DeviceMissing,
     DockerEngine,
@@ -31,7 +32,7 @@ from tests.support.engine.container import (
 )
 from tests.support.engine.docker_host import ROOT, DockerHost, bound_folders, docker_host, empty_image
 from tests.support.engine.readiness import Patience
-from tests.support.engine.reaping import SHARED_MEMORY
+from tests.support.engine.reaping import SHARED_MEMORY, namespace
 from tests.support.plugins.serving import ENGINE_ARGS, ENGINE_ENV, VLLM_ARGS, Server, serve
 from tests.support.settings import Boot
 
@@ -167,7 +168,7 @@ def test_host_memory_of_a_dead_run_is_removed(host: DockerHost, image: str, engi
     """A container in this host's namespace of shared memory, as a card of AMD has, leaves none when killed."""
     made = host.client.containers.create(
         image, entrypoint=[sys.executable, "-c", SHARING], environment=INSIDE, ipc_mode="host",
-        labels={OWNER: f"{os.getpid()}-0"}, tmpfs={"/tmp": ""},
+        labels={OWNER: f"{os.getpid()}-0", NAMESPACE: namespace()}, tmpfs={"/tmp": ""},
         volumes={path: {"bind": path, "mode": "ro"} for path in bound_folders()},
     )  # fmt: skip
     made.start()

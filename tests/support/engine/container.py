@@ -5,25 +5,25 @@ Knows containers; knows no test and no format. Imported by `serving` and the tes
 
 import re
 import threading
-from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from docker import DockerClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container as SdkContainer
-from docker.types import DeviceRequest
+from docker.types import CancellableStream, DeviceRequest
 
 from tests.support.engine.base import Engine, EngineError, Launch, PortInUse, Running, ServerDied
-from tests.support.engine.process import ENVIRONMENT, HOST, free_port, require_free
-from tests.support.engine.reaping import owner_label, owner_lives, shared_memory
+from tests.support.engine.process import ENVIRONMENT, HOST, free_port
+from tests.support.engine.reaping import namespace, owner_label, owner_lives, shared_memory
 from tests.support.host.facts import TMPFS, nodes
 
 PINNED = re.compile(r"^[^@\s]+@sha256:[0-9a-f]{64}$")
-OWNER, RUN = "quantkit.owner", "quantkit.run"
-ENTRYPOINT = ("python3", "-m", "vllm.entrypoints.openai.api_server")
+TAKEN = re.compile("port is already allocated|address already in use")  # by a container, or by what is none
+OWNER, NAMESPACE, RUN = "quantkit.owner", "quantkit.owner.namespace", "quantkit.run"
 PORT = 8000
 MODEL = "/model"
 # What AMD's driver needs: shared memory between processes, and system calls that the default profile refuses.
@@ -46,7 +46,31 @@ class DeviceMissing(EngineError):
 
 
 class DockerAbsent(EngineError):
-    """No docker engine answers."""
+    """No docker engine answers, or none does any more."""
+
+
+class DockerRefused(EngineError):
+    """The docker engine answers, and does not do what it is asked."""
+
+
+@contextmanager
+def docker_errors() -> Iterator[None]:
+    """Where docker's SDK is spoken to: its errors, and those of the connection beneath it, become ours.
+
+    Raises
+    ------
+    DockerAbsent
+    DockerRefused
+        With what the engine says.
+    """
+    try:
+        yield
+    except APIError as refused:
+        raise DockerRefused("docker engine", got=refused.explanation or refused) from None
+    except (DockerException, OSError) as gone:
+        raise DockerAbsent(
+            "docker engine", got=gone, hint="is dockerd running, and may you use it?"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -67,11 +91,11 @@ class Recipe:
 
     image: str
     run: str
-    devices: tuple[str, ...] = ()
-    binds: tuple[str, ...] = ()
-    tmpfs: tuple[str, ...] = ()
-    entrypoint: tuple[str, ...] = ENTRYPOINT
-    env: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...]
+    binds: tuple[str, ...]
+    tmpfs: tuple[str, ...]
+    entrypoint: tuple[str, ...]
+    env: Mapping[str, str]
 
 
 def require_pinned(client: DockerClient, image: str) -> None:
@@ -125,16 +149,16 @@ class Container(Running):
         super().__init__(launch, f"http://{HOST}:{port}")
         self.port = port
         self.container = container
-        self.follower = threading.Thread(target=self._follow, daemon=True)
+        stream = container.logs(stream=True, follow=True)
+        self.follower = threading.Thread(target=self._follow, args=(stream,), daemon=True)
         self.follower.start()
 
-    def _follow(self) -> None:
-        stream = self.container.logs(stream=True, follow=True)
-        with self.launch.log.open("wb") as log, closing(stream):
-            for piece in stream:
+    def _follow(self, stream: CancellableStream) -> None:
+        with self.launch.log.open("wb", buffering=0) as log, closing(stream):
+            for piece in stream:  # ends with the container, or with the engine
                 log.write(piece)
-                log.flush()
 
+    @docker_errors()
     def alive(self) -> None:
         try:
             self.container.reload()
@@ -147,14 +171,17 @@ class Container(Running):
             got = f"{state['Status']}, exit code {state['ExitCode']}{out_of_memory}"
             raise ServerDied(f"container of {self.launch.name} ended", got=got, log=self.launch.log)
 
+    @docker_errors()
     def owns_port(self) -> bool:
         self.container.reload()
         published = self.container.attrs["NetworkSettings"]["Ports"].get(f"{PORT}/tcp") or []
         return {"HostIp": HOST, "HostPort": str(self.port)} in published
 
+    @docker_errors()
     def pids(self) -> tuple[int, ...]:
         return host_pids(self.container)
 
+    @docker_errors()
     def stop(self) -> None:
         remove(self.container)
         self.follower.join(5)
@@ -200,18 +227,22 @@ class DockerEngine(Engine):
         self.client = connect(base_url)
 
     def start(self, launch: Launch) -> Container:
-        require_pinned(self.client, self.recipe.image)
         port = free_port()
-        require_free(port)
         launch.log.parent.mkdir(parents=True, exist_ok=True)
+        return self._started(launch, port)
+
+    @docker_errors()
+    def _started(self, launch: Launch, port: int) -> Container:
+        require_pinned(self.client, self.recipe.image)
         container = self.client.containers.create(**self.options(launch, port))
         try:
             container.start()
+            return Container(launch, port, container)
         except APIError as refused:
             remove(container, grace_s=0)
-            kind = PortInUse if "port is already allocated" in str(refused) else EngineError
-            raise kind(f"container of {launch.name}", got=refused.explanation) from None
-        return Container(launch, port, container)
+            if TAKEN.search(str(refused)):
+                raise PortInUse("port of a container", got=refused.explanation) from None
+            raise
 
     def options(self, launch: Launch, port: int) -> dict[str, Any]:
         """Everything that a container is made with."""
@@ -224,7 +255,7 @@ class DockerEngine(Engine):
             "entrypoint": list(recipe.entrypoint),
             "command": [*where, "--host", "0.0.0.0", "--port", str(PORT), *launch.args],
             "environment": {**ENVIRONMENT, **recipe.env, **launch.env},
-            "labels": {OWNER: owner_label(), RUN: recipe.run},
+            "labels": {OWNER: owner_label(), NAMESPACE: namespace(), RUN: recipe.run},
             "volumes": binds,
             "tmpfs": dict.fromkeys(recipe.tmpfs, TMPFS),
             "ports": {f"{PORT}/tcp": (HOST, port)},
@@ -234,29 +265,17 @@ class DockerEngine(Engine):
     def close(self) -> None:
         self.client.close()
 
+    @docker_errors()
     def reap_orphans(self) -> list[str]:
-        ours = self.client.containers.list(all=True, filters={"label": OWNER})
+        here = {"label": [OWNER, f"{NAMESPACE}={namespace()}"]}
+        ours = self.client.containers.list(all=True, filters=here, ignore_removed=True)
         dead = [container for container in ours if not owner_lives(container.labels[OWNER])]
         for container in dead:
             remove(container, grace_s=0)
         return [f"container {container.name}" for container in dead]
 
 
+@docker_errors()
 def connect(base_url: str | None = None) -> DockerClient:
-    """A client of the docker engine that answers on a socket, or where the environment says.
-
-    Raises
-    ------
-    DockerAbsent
-    """
-    client = None
-    try:
-        client = DockerClient(base_url=base_url) if base_url else DockerClient.from_env()
-        client.ping()
-    except DockerException as absent:
-        if client:
-            client.close()
-        raise DockerAbsent(
-            "docker engine", got=absent, hint="is dockerd running, and may you use it?"
-        ) from None
-    return client
+    """A client of the docker engine that answers on a socket, or where the environment says."""
+    return DockerClient(base_url=base_url) if base_url else DockerClient.from_env()

@@ -35,9 +35,9 @@ from tests.support.settings import Settings
 
 # Errors by what they say of a run; everything else that fails is a failed test.
 REGRESSIONS = re.compile(r"\bRatioWorse\b")
-REFUSALS = re.compile(r"\b(CellRefused|BadRecord)\b")
+REFUSALS = re.compile(r"\b(CellRefused|BadRecord|NotPinned|ImageMissing|DeviceMissing)\b")
 INFRASTRUCTURE = re.compile(
-    r"\b(PortInUse|CardTaken|DockerAbsent|ForeignServer|Server(Died|Slow|Loops|Unhealthy))\b"
+    r"\b(PortInUse|CardTaken|Docker(Absent|Refused)|ForeignServer|Server(Died|Slow|Loops|Unhealthy))\b"
 )
 JUDGED = pytest.StashKey["Judged"]()
 REGENERATED = pytest.StashKey[set[str]]()
