@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine.base import Launch
+from tests.support.engine.base import Launch, PortInUse
 from tests.support.host.preflight import Card
 from tests.support.engine.process import ProcessEngine
 
@@ -33,6 +33,8 @@ def tell(word):
 class Engine(ProcessEngine):
     def start(self, launch):
         tell(launch.name)
+        if launch.name == "q4w4a16" and Path("held").exists():
+            raise PortInUse("port for the server")
         return super().start(launch)
 
     def reap_orphans(self):
@@ -126,8 +128,9 @@ def test_a_test_whose_server_died_says_so(tmp_path: Path) -> None:
 
 
 def test_what_a_server_that_lives_answers_is_the_tests_to_judge(tmp_path: Path) -> None:
-    """And a card that is still held when it has ended fails the test that left it so."""
-    status, output, reasons, _ = run(tmp_path, fp8="fails", w8a8="holds")
+    """And a card that is still held when it has ended fails the test that left it so; the next is no matter of it."""
+    status, output, reasons, _ = run(tmp_path, fp8="fails", w8a8="holds", q4w4a16="has no port")
     assert status == 1, output
     assert reasons["fp8 answers"] == "OSError: no answer"
     assert "MemoryHeld: card memory after the server ended" in reasons["w8a8 answers"], output
+    assert "PortInUse: port for the server" in reasons["q4w4a16 boot"], output

@@ -6,7 +6,7 @@ Joins engine, readiness, boot log and metrics. Imports no suite.
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -124,7 +124,7 @@ class Server:
         return log.facts()
 
 
-UP = pytest.StashKey[Server]()  # the one that is up now
+UP = pytest.StashKey[tuple[Server, ExitStack]]()  # the one that is up now, and how it is ended
 
 
 def engine_for(settings: Settings) -> Engine:
@@ -240,10 +240,18 @@ def server(
 ) -> Iterator[Server]:
     """The server of this boot, ready; the next boot's starts when this one, and its memory, are gone."""
     launch = launch_for(boot, built(boot.build), settings)
-    with card_let_go(settings), serve(engine, launch, boot) as ready:
-        pytestconfig.stash[UP] = ready
+    with ExitStack() as stack:
+        stack.enter_context(card_let_go(settings))
+        ready = stack.enter_context(serve(engine, launch, boot))
+        pytestconfig.stash[UP] = ready, stack
+        stack.callback(pytestconfig.stash.__delitem__, UP)
         yield ready
-        del pytestconfig.stash[UP]
+
+
+def boot_of(item: pytest.Item | None) -> Boot | None:
+    """The boot that an item asks for."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("boot") if callspec else None
 
 
 def _or_its_server(item: pytest.Item) -> Generator[None, object, object]:
@@ -251,14 +259,26 @@ def _or_its_server(item: pytest.Item) -> Generator[None, object, object]:
     try:
         return (yield)
     except Exception:
-        up = item.config.stash.get(UP, None)
-        if up and "server" in getattr(item, "fixturenames", ()):
-            see_whether_it_died(up)
+        if up := item.config.stash.get(UP, None):
+            see_whether_it_died(up[0])
         raise
 
 
 pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_or_its_server)
 pytest_runtest_call = pytest.hookimpl(wrapper=True)(_or_its_server)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """End a server with its last test: what it leaves is that one's failure, and not that of the next one's first."""
+    try:
+        return (yield)
+    finally:
+        up, then = item.config.stash.get(UP, None), boot_of(nextitem)
+        if up and then not in (None, up[0].boot):
+            up[1].close()
 
 
 @pytest.fixture(scope="session")
