@@ -16,14 +16,18 @@ import pytest
 from tests.support.engine import process
 from tests.support.engine.base import Launch, ServerDied
 from tests.support.engine.process import Process, ProcessEngine
-from tests.support.engine.reaping import owner_label, scratch_folders, wait_gone
+from tests.support.engine.reaping import SESSION, owner_label, scratch_folders, wait_gone
 
 pytestmark = pytest.mark.xdist_group("reaping")
 PLAIN = textwrap.dedent("""
     import json, os, signal, sys, tempfile, time
-    signal.signal(signal.SIGTERM, lambda *_: print("bye", flush=True) or sys.exit(0))
+    def end(*_):
+        time.sleep(0.5)
+        print("bye")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
     facts = {"stdin": sys.stdin.read(), "tmp": tempfile.gettempdir(), **os.environ}
-    print(json.dumps(facts), flush=True)
+    print(json.dumps(facts))
     print("up", file=sys.stderr, flush=True)
     time.sleep(600)
 """)
@@ -68,7 +72,10 @@ def died(running: Process) -> str:
 
 
 def test_what_a_server_is_given(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An end of input, a folder of its own, the run's variables; no secret, and the log of no earlier start."""
+    """An end of input, a folder of its own, the run's variables; no secret, and the log of no earlier start.
+
+    What it prints is in the log at once, so that a death does not swallow it.
+    """
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.chdir(tmp_path)
@@ -133,17 +140,21 @@ def test_the_death_of_its_guardian_is_told(start: Start) -> None:
     assert not running.scratch.exists()
 
 
+@pytest.mark.parametrize("noted", [True, False])
 def test_a_guardian_that_does_not_answer_is_ended_with_its_server(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, noted: bool
 ) -> None:
+    """Whether or not it has noted its session by then."""
     monkeypatch.setattr(process, "GRACE_S", 0.1)
     monkeypatch.setattr(process, "STOP_S", 0.1)
     running = start()
     said(running, "up")
     (server,) = running.pids()
     os.kill(running.guardian.pid, signal.SIGSTOP)
+    if not noted:
+        (running.scratch / SESSION).unlink()
     running.stop()
-    assert wait_gone([running.guardian.pid, server], 0) == []
+    assert wait_gone([running.guardian.pid, server], 10) == []
     assert not running.scratch.exists()
 
 

@@ -60,6 +60,7 @@ def test_all_builds_alike(name: str, text_only: Path) -> None:
     assert replace(one, name="", model="", log=Path()) == replace(two, name="", model="", log=Path())
     assert one.model != two.model
     assert "--quantization" not in one.args
+    assert MULTIMODAL_ARGS[0] not in one.args
 
 
 def test_second_start_has_its_own_log(text_only: Path) -> None:
@@ -105,6 +106,7 @@ def test_towers_are_limited() -> None:
     """A checkpoint with towers is the one declared exception: no images, no audio."""
     launch = launch_for(Boot(FORMATS["bf16"]), NANO, settings())
     assert launch.args[-2:] == MULTIMODAL_ARGS
+    assert launch_for(Boot(FORMATS["bf16"]), NANO, settings(args=("--x",))).args[-1] == "--x"
 
 
 def test_a_card_is_its_devices() -> None:
@@ -113,6 +115,7 @@ def test_a_card_is_its_devices() -> None:
     assert card_of(card) == card_of(replace(card, name="mine", devices=card.devices[::-1]))
     assert len({card_of(machine_named(name)) for name in ("cpu", "mi300x", "h200")}) == 3
     assert "/" not in card_of(card)
+    assert card_of(CPU) == "cpu"
 
 
 def test_one_run_a_card() -> None:
@@ -123,8 +126,10 @@ def test_one_run_a_card() -> None:
         one_run("a-card-of-this-test", seconds=0.1),
     ):
         pass
-    with one_run("a-card-of-this-test", seconds=0.1):
-        pass
+    with pytest.raises(OSError, match="broken") as kept, one_run("a-card-of-this-test", seconds=0.1):
+        raise OSError("broken")
+    with one_run("a-card-of-this-test", seconds=0.1):  # though the error holds on to what it passed through
+        assert kept.value
 
 
 def as_nobody(card: str) -> str:
@@ -159,7 +164,7 @@ def test_no_secret_reaches_the_server() -> None:
     shell = {**dict.fromkeys((*secrets, *others), "x"), "HF_HUB_OFFLINE": "0"}
     clean = clean_environment(shell, {})
     assert set(shell) & set(clean) == {*others, "HF_HUB_OFFLINE"}
-    assert clean["HF_HUB_OFFLINE"] == "1"
+    assert (clean["HF_HUB_OFFLINE"], clean["DO_NOT_TRACK"]) == ("1", "1")  # nor is the world told of it
     assert clean_environment(shell, {"HF_HUB_OFFLINE": "0"})["HF_HUB_OFFLINE"] == "0"
 
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.support.engine import reaping
+from tests.support.engine.process import ProcessEngine
 from tests.support.engine.reaping import (
     MEMORY,
     SESSION,
@@ -86,7 +87,7 @@ def test_a_sessions_number_may_be_anothers_by_now(
     assert began is not None
     (temporary / OF_THE_DEAD).mkdir()
     (temporary / OF_THE_DEAD / SESSION).write_text(f"{sleeper.pid}-{began + later}")
-    assert reap_orphans() == ([] if later else [sleeper.pid])
+    assert ProcessEngine().reap_orphans() == ([] if later else [f"process {sleeper.pid}"])
     assert owner_lives(f"{sleeper.pid}-{began}") == bool(later)
     assert not (temporary / OF_THE_DEAD).exists()
 

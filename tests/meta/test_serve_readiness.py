@@ -40,7 +40,7 @@ class Pretend(Running):
     def __init__(self, folder: Path, lives_s: float, ours: bool) -> None:
         super().__init__(Launch("fp8", folder, "quantkit-fp8", folder / "boot.log"), "http://nowhere")
         self.lives_s, self.ours = lives_s, ours
-        self.clock_s = 0.0
+        self.clock_s = self.waited_s = 0.0
 
     def alive(self) -> None:
         if self.clock_s >= self.lives_s:
@@ -72,6 +72,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
         def answer(url: str, body: object = None, timeout_s: float = 5) -> Answer:
             server.clock_s += asked_s
+            server.waited_s = timeout_s
             path = url.removeprefix(server.base_url)
             return Answer(next(answers), b"") if path == "/health" else others[path]
 
@@ -151,7 +152,13 @@ def test_what_dies_over_its_first_token_died(pretend: Make) -> None:
 
 @pytest.mark.parametrize(
     ("health", "lives_s", "dies", "after_s"),
-    [((200,), 1e9, False, 0), ((200,), 0, True, 0), ((0, 0, 200), 1e9, False, 0.2), ((0,), 1e9, False, 10)],
+    [
+        ((200,), 1e9, False, 0),
+        ((200,), 0, True, 0),
+        ((503,), 3, True, 3),
+        ((0, 0, 200), 1e9, False, 0.2),
+        ((0,), 1e9, False, 10),
+    ],
 )
 def test_whether_it_died_is_known_within_seconds(
     pretend: Make, health: tuple[int, ...], lives_s: float, dies: bool, after_s: float
@@ -233,6 +240,9 @@ def test_patience_is_the_users(pretend: Make) -> None:
     with pytest.raises(ServerUnhealthy):
         wait_ready(server, Patience(unhealthy_s=3))
     assert server.clock_s == pytest.approx(3, abs=0.3)
+    server = pretend(200)
+    wait_ready(server, Patience(first_token_s=7))
+    assert server.waited_s == 7
     server = pretend(0)
     with pytest.raises(ServerSlow, match="ready in 4 s"):
         wait_ready(server, Patience(boot_s=4))

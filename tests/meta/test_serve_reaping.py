@@ -1,6 +1,7 @@
 """Nothing is left behind: after a pass, a failure, Ctrl-C, kill -9 of the owner, and of owner and guardian both."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -136,7 +137,9 @@ def test_stop_ends_a_stubborn_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
     wait_up(tmp_path / "boot.log")
     members, scratch = session_members(running.guardian.pid), scratch_of(running.guardian.pid)
     memory = shared_memory(members)
-    assert len(running.pids()) >= 2
+    said = {int(pid) for pid in re.findall(r"up (\d+)", (tmp_path / "boot.log").read_text())}
+    assert len(said) == 2
+    assert said <= set(running.pids())
     assert memory
     running.stop()
     running.stop()

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def owner_lives(label: str) -> bool:
 
 def lock_folder() -> Path:
     """Folder of the locks that all runs on this machine share, whoever's they are and whatever their TMPDIR is."""
-    if not LOCKS.exists():
-        LOCKS.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        LOCKS.mkdir()
         LOCKS.chmod(0o777)
     return LOCKS
 
