@@ -168,6 +168,11 @@ def test_a_products_row_by_hand() -> None:
     }
     assert (shape["error_over_bound"], shape["eager_us"]) == (0.75, 9.0)
     assert (numbers["whole_token_us"], numbers["drift"], numbers["kernel"]) == (8.0, -0.04, "a, k")
+    assert (numbers["us_per_token"], numbers["spread_us"], numbers["cv"]) == (
+        11.0,
+        4.0,
+        0.25713,
+    )  # of 9 and 13 us
 
 
 def test_a_card_by_hand() -> None:
@@ -226,6 +231,7 @@ def test_fewer_than_three_samples_are_no_figure() -> None:
     lines = [cell(OUT, [1e-6, 1e-6]), cell(HEAD, [1e-6] * 3)]
     numbers = product_numbers(timed(lines), TOKEN, Backend.BF16, 1)
     assert "us_per_token" not in numbers
+    assert numbers["no_sum"] == "1 of 2 shapes did not run (o_proj 32x64): 2 samples, 3 are the least"
     assert numbers["shapes"][OUT] == {
         "count": 2,
         "outcome": "not_run",

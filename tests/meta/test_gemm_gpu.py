@@ -125,3 +125,14 @@ def test_the_weights_outgrow_the_infinity_cache() -> None:
     )
     assert plan["span_bytes"] == 2 * 256 * 2**20
     assert plan["distinct"]
+
+
+def test_what_every_timing_keeps() -> None:
+    """Three fresh processes at least; on a card ten samples, a square of 8192 and a clock that is looked at."""
+    for (kind, _), timing in TIMINGS.items():
+        assert timing.processes >= 3
+        assert (timing.drift_limit is None) == (kind == "cpu")
+        if kind == "gpu":
+            assert timing.least_samples >= 10
+            assert timing.control_side == 8192
+            assert timing.drift_limit == 0.03

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from quantkit.machines import machine_named
 from tests.support.gemm.backends import Backend
 from tests.support.gemm.launch import TimingFailed, bundle, kept_lines, run_program
+from tests.support.gemm.plan import Timing, plan_for
 from tests.support.gemm.rows import ending, product_numbers
 from tests.support.gemm.runner import forms
 from tests.support.gemm.runner.devices import Cpu, Sample
@@ -26,20 +28,9 @@ from tests.support.gemm.shapes import Shape, Token
 
 BACKENDS = tuple(FORMS)
 TOKEN = Token("toy", (Shape("q_proj", 64, 64), Shape("o_proj", 96, 64), Shape("q_proj", 64, 64)))
-PLAN: dict[str, Any] = {
-    "device": "cpu",
-    "backends": ["bf16", "fp8"],
-    "rows": [2],
-    "shapes": [{"name": s.name, "n": s.n, "k": s.k, "count": s.count} for s in TOKEN.shapes],
-    "order": [s.name for s in TOKEN.order],
-    "span_bytes": 1 << 15,
-    "distinct": True,
-    "budget_s": 1e6,
-    "least_samples": 3,
-    "samples": 4,
-    "control_side": 64,
-    "copy_bytes": 1 << 12,
-}
+TIMING = Timing(1, 1e6, least_samples=3, samples=4, control_side=64, copy_bytes=1 << 12, drift_limit=None)
+PLAN = plan_for(machine_named("cpu"), TOKEN, [2], TIMING, [Backend.BF16, Backend.FP8])
+PLAN |= {"span_bytes": 1 << 15, "distinct": True}
 Spoil = Callable[[torch.Tensor], torch.Tensor]
 
 

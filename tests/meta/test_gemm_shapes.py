@@ -1,6 +1,7 @@
 """The products of a token are those the engine runs: counts and sizes of every dense Gemma 4, by hand."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -39,6 +40,28 @@ def by_kind(name: str) -> dict[str, dict[tuple[int, int], int]]:
 
 def test_e2b_by_hand() -> None:
     assert by_kind("gemma-4-E2B") == E2B
+
+
+def test_a_token_is_read_in_the_order_of_a_forward_pass() -> None:
+    """What all layers share first, each layer's products, the head last."""
+    kinds = [shape.kind for shape in token_of_file(CONFIGS / "gemma-4-E2B.json").order]
+    layer = [
+        "qkv_proj",
+        "o_proj",
+        "gate_up_proj",
+        "down_proj",
+        "per_layer_input_gate",
+        "per_layer_projection",
+    ]
+    assert kinds[:13] == ["per_layer_model_projection", *layer, *layer]
+    assert kinds[-1] == "lm_head"
+
+
+def test_a_model_is_named_by_its_file_or_its_folder(tmp_path: Path) -> None:
+    config = CONFIGS / "gemma-4-E2B.json"
+    (tmp_path / "mine").mkdir()
+    copied = shutil.copy(config, tmp_path / "mine" / "config.json")
+    assert (token_of_file(config).model, token_of_file(Path(copied)).model) == ("gemma-4-E2B", "mine")
 
 
 @pytest.mark.parametrize(("name", "products"), PRODUCTS.items())

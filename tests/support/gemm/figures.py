@@ -6,11 +6,11 @@ Pure: samples and sizes in, numbers out. The suite records them; the report and 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import mean, median, stdev
+from statistics import median
 from typing import Any
 
 from tests.support.gemm.backends import Backend
-from tests.support.gemm.samples import Cell, Timed, spread
+from tests.support.gemm.samples import Cell, Timed
 from tests.support.gemm.shapes import Shape
 
 # Below a third of both the copy bandwidth and the dense peak, neither explains the time: launches and tails do.
@@ -102,12 +102,6 @@ def sums(cells: Mapping[str, Cell], shapes: Sequence[Shape]) -> tuple[float, ...
         sum(count * seconds for (count, _), seconds in zip(mine, each, strict=True))
         for each in zip(*(cell.seconds for _, cell in mine), strict=True)
     )
-
-
-def summed(values: Sequence[float]) -> dict[str, float]:
-    """Median and spread over processes, and their cv where there are two or more."""
-    found = {"median": median(values), "spread": spread(values)}
-    return {**found, "cv": stdev(values) / mean(values)} if len(values) > 1 else found
 
 
 def cells_of(timed: Timed, backend: Backend, rows: int, shapes: Sequence[Shape]) -> dict[str, Cell]:

@@ -5,11 +5,11 @@ Pure: figures in, JSON out. The suite's tests call it, and so do the tests of th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
 from tests.support.gemm.backends import Backend
-from tests.support.gemm.figures import Ceilings, ceilings_of, cells_of, rates, ratios, rounded, summed, sums
+from tests.support.gemm.figures import Ceilings, ceilings_of, cells_of, rates, ratios, rounded, sums
 from tests.support.gemm.samples import MISSING, Cell, Timed, spread
 from tests.support.gemm.shapes import Shape, Token
 
@@ -90,10 +90,9 @@ def token_numbers(
     weights = sum(shape.count * shape.weights for shape in shapes)
     found = rates(weights, rows, median(total), backend, ceilings).to_dict()
     found["us_per_token"] = found.pop("us")
-    over = summed(total)
-    found["spread_us"] = rounded(over["spread"] * 1e6)
-    if "cv" in over:
-        found["cv"] = rounded(over["cv"])
+    found["spread_us"] = rounded(spread(total) * 1e6)
+    if len(total) > 1:
+        found["cv"] = rounded(stdev(total) / mean(total))
     base = sums(bf16, shapes)
     if base is not None and backend is not Backend.BF16:
         found |= ratio_numbers(base, total)
