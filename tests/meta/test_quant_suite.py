@@ -1,0 +1,134 @@
+"""The fidelity suite's own asserts, on reports of a judge that says good whatever it saw: each figure fails alone."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from quantkit.formats import FORMATS
+from quantkit.metrics import Measure
+from quantkit.verify import Report
+from tests.quant.test_fidelity import test_bounds as bounds
+from tests.quant.test_fidelity import test_copied as copied
+from tests.quant.test_fidelity import test_grid as grid
+from tests.quant.test_fidelity import test_served_view as served_view
+
+# The largest error of a value that each format explains: over its row's absmax, of int4 over itself. As served, an
+# FNUZ code below the normal range moves by 2^-10 of 240.
+EXPLAINED = {
+    "fp8": (16 / 448 + 2**-22, 16 / 448 + 2**-22),
+    "fp8fnuz": (8 / 240 + 2**-22, 8 / 240 + 2**-10 / 240 + 2**-22),
+    "w8a8": (0.5 / 127 + 2**-22, 0.5 / 127 + 2**-22),
+    "q4w4a16": (3 * 2**-8, 3 * 2**-8),
+}
+
+
+@dataclass
+class Lax:
+    """A report of a judge who forgets: no problem, whatever the measure."""
+
+    measured: Measure
+    others: bool = False
+    copied: int = 3
+    copied_identical: int = 3
+    layout: Any = field(default_factory=lambda: SimpleNamespace(missing=(), unexpected=()))
+
+    def measure(self, role: object) -> Measure:
+        return self.measured
+
+
+def run(check: Any, name: str, report: Lax) -> dict[str, Any]:
+    """The row that a test of the suite makes of such a report."""
+    row: dict[str, Any] = {}
+    check(FORMATS[name], lambda _: cast(Report, report), row)
+    return row
+
+
+def worst(stored: float, served: float, packed: bool) -> Lax:
+    """One module whose largest errors are these."""
+    sums = np.zeros((2, 4))
+    sums[:, 3 if packed else 2] = stored, served
+    return Lax(Measure(tensors=1, values=64, groups=2, sums=sums))
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_an_error_that_the_format_explains_passes_and_no_larger_one(name: str) -> None:
+    stored, served = EXPLAINED[name]
+    packed = name == "q4w4a16"
+    run(bounds, name, worst(stored, served, packed))
+    more = 1 + 1e-6
+    for one, other in ((stored * more, served), (stored, served * more), (np.nan, served), (stored, np.nan)):
+        with pytest.raises(AssertionError):
+            run(bounds, name, worst(one, other, packed))
+
+
+def test_tables_have_the_bound_of_int4() -> None:
+    """A build of fp8 with int4 tables is held to both."""
+    fits = worst(0.0, 0.0, packed=True)
+    fits.measured.sums[:, 3] = 3 * 2**-8
+    assert run(bounds, "fp8emb4", fits)["table_as_stored"]["worst"] == 3 * 2**-8
+    fits.measured.sums[:, 3] = 4 * 2**-8
+    with pytest.raises(AssertionError):
+        run(bounds, "fp8emb4", fits)
+    run(bounds, "fp8", fits)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"groups_off_grid": 1}, {"values": 65}, {"groups": 0, "values": 0}], ids=str
+)
+def test_every_group_is_on_the_grid(wrong: dict[str, int]) -> None:
+    right: dict[str, Any] = {"tensors": 1, "values": 64, "groups": 2}
+    assert run(grid, "q4w4a16", Lax(Measure(**right)))["linear_groups"] == 2
+    with pytest.raises(AssertionError):
+        run(grid, "q4w4a16", Lax(Measure(**{**right, **wrong})))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"copied_identical": 2},
+        {"copied": 0, "copied_identical": 0},
+        {"layout": SimpleNamespace(missing=("a",), unexpected=())},
+        {"layout": SimpleNamespace(missing=(), unexpected=("a",))},
+    ],
+    ids=["one differs", "none", "one missing", "one more"],
+)
+def test_what_is_copied_is_whole(wrong: dict[str, Any]) -> None:
+    run(copied, "fp8", Lax(Measure()))
+    with pytest.raises(AssertionError):
+        run(copied, "fp8", Lax(Measure(), **wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "served", "good"),
+    [
+        *(("fp8", 1.0, True), ("fp8", 1.0001, False), ("w8a8", 0.9999, False)),
+        *(
+            ("fp8fnuz", 1.0, True),
+            ("fp8fnuz", 1.007, True),
+            ("fp8fnuz", 1.008, False),
+            ("fp8fnuz", 0.999, False),
+        ),
+    ],
+)
+def test_the_loader_changes_fnuz_alone_and_a_little(name: str, served: float, good: bool) -> None:
+    sums = np.zeros((2, 4))
+    sums[0, :2] = 0.01**2, 1.0
+    sums[1, :2] = (0.01 * served) ** 2, 1.0
+    report = Lax(Measure(tensors=1, values=64, sums=sums))
+    if good:
+        run(served_view, name, report)
+        return
+    with pytest.raises(AssertionError):
+        run(served_view, name, report)
+
+
+@pytest.mark.parametrize(("check", "name"), [(bounds, "bf16"), (grid, "fp8"), (served_view, "bf16")])
+def test_what_cannot_exist_is_said_to_be_so(check: Any, name: str) -> None:
+    with pytest.raises(pytest.skip.Exception):
+        run(check, name, Lax(Measure()))
+    if check is not served_view:
+        with pytest.raises(pytest.skip.Exception, match="others made"):
+            run(check, "q4w4a16", Lax(Measure(), others=True))
