@@ -8,7 +8,7 @@ import pytest
 from quantkit.formats import FORMATS
 from tests.meta.made_up import ARTICLE, cell_row, failed, made_up_record, quant_row, record_with, serve_rows
 from tests.report.answer import answers
-from tests.report.caveats import run_caveats
+from tests.report.caveats import drift_of, run_caveats
 from tests.report.run import Run
 from tests.report.standing import Answer
 from tests.support.record import Record, Row
@@ -52,7 +52,7 @@ def test_a_tie_that_only_a_wide_spread_makes_is_said_to_be_one() -> None:
     wide = cell_row(FP8, (1, 128), wobble=(1.0, 0.92, 1.08))
     answer = given(made_up_record(["bf16", "fp8"], [(1, 128)], {wide.key: wide}), "one")
     assert answer.verdict == "too close to call"
-    assert any("only a wide spread keeps fp8" in caveat for caveat in answer.caveats)
+    assert any("only a wide spread keeps fp8 (9 % behind)" in caveat for caveat in answer.caveats)
 
 
 def test_without_repeats_nothing_is_called() -> None:
@@ -89,6 +89,11 @@ def test_a_build_with_faulty_weights_is_never_picked() -> None:
     wrong = failed(quant_row(FORMATS["q4w4a16"]), "wrong_values in down_proj")
     record = made_up_record(changed={wrong.key: wrong})
     assert given(record, "fidelity").picks == ("q4w4a16ple4",)
+
+
+def test_a_control_that_failed_is_no_builds_fault() -> None:
+    control = Row("quant", "", "noise_is_off_the_grid", "failed", "assert 3 == 0", {})
+    assert not any("not considered" in each for each in run_caveats(Run(record_with([control]))))
 
 
 def test_a_boot_that_differs_is_a_caveat_and_no_exclusion() -> None:
@@ -144,6 +149,17 @@ def test_drift_is_a_caveat_past_three_per_cent() -> None:
     slower = faster(cell_row(BF16, (1, 128), nth=2), 0.9)
     run = Run(made_up_record(["bf16"], [(1, 128)], {slower.key: slower}))
     assert f"bf16 at the end of the run was {0.99 * 0.9:.2f}× its speed at the start" in run_caveats(run)
+
+
+def test_drift_is_bf16s_alone_in_whatever_order_rows_stand() -> None:
+    record = made_up_record(["bf16", "fp8"])
+    assert drift_of(Run(replace(record, rows=record.rows[::-1]))) == pytest.approx(0.99)
+
+
+def test_a_first_pass_that_failed_tells_no_drift() -> None:
+    first = failed(cell_row(BF16, (1, 128)), "the server died")
+    run = Run(made_up_record(["bf16"], [(1, 128)], {first.key: first}))
+    assert not any("at the end of the run" in each for each in run_caveats(run))
 
 
 def test_a_bf16_of_its_own_is_a_caveat() -> None:

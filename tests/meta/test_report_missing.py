@@ -13,10 +13,10 @@ from tests.meta.made_up import (
     gemm_rows,
     quant_row,
     record_with,
-    serve_rows,
 )
 from tests.report.judged import verdicts
 from tests.report.markdown import markdown, title_of
+from tests.report.pairs import extremes, medals
 from tests.report.plots import specs
 from tests.report.products import explained
 from tests.report.repeat import commands
@@ -132,26 +132,27 @@ def test_what_the_engine_never_said_is_told_so() -> None:
         ("fp8", "text", "right", Gap("the answer's text was not recorded"), "–"),
     )
     assert ratios(Run(record_with([cell_row(FP8, (1, 128))]))).rows[0][-1] == Gap("no ratio in any cell")
+    heat = specs(Run(record_with([cell_row(FP8, (1, 128))])))["heat"]["data"]["values"]
+    assert [(row["word"], row["said"]) for row in heat] == [("–", "no ratio")]
     dead = failed(Row("gate", "fp8", "1x128", "ok", "", {}), "died")
     assert verdicts(Run(record_with([dead]))).rows[0][2:4] == ("failed", Gap("died"))
 
 
-@pytest.mark.parametrize(("scale", "unit"), [(1.0, "MiB"), (1000.0, "GiB")])
-def test_plots_of_memory_take_the_unit_that_shows_it(scale: float, unit: str) -> None:
-    rows = [row for name in ("bf16", "fp8") for row in serve_rows(FORMATS[name]) if row.item == "boot"]
-    heavy = [
-        replace(row, numbers={**row.numbers, "loaded_gib": gib * scale, "predicted_gib": gib * scale})
-        for row, gib in zip(rows, (0.02, 0.2), strict=True)
-    ]
-    light = [replace(row, numbers={**row.numbers, "loaded_gib": 0.01, "predicted_gib": 0.01}) for row in rows]
-    cells = [cell_row(FORMATS[name], (1, 128)) for name in ("bf16", "fp8")]
-    given = light if unit == "MiB" else heavy
-    made = specs(Run(record_with([*given, *cells])))
-    factor = 1024 if unit == "MiB" else 1
-    loaded = [row.numbers["loaded_gib"] * factor for row in given]
+@pytest.mark.parametrize(("gib", "unit", "factor"), [((0.01, 0.05), "MiB", 1024), ((0.02, 0.2), "GiB", 1)])
+def test_plots_of_memory_take_the_unit_that_shows_it(
+    gib: tuple[float, float], unit: str, factor: int
+) -> None:
+    names = ("bf16", "fp8")
+    boots = [boot(name, loaded_gib=each, predicted_gib=each) for name, each in zip(names, gib, strict=True)]
+    made = specs(Run(record_with([*boots, *(cell_row(FORMATS[name], (1, 128)) for name in names)])))
     for plot, field in (("memory", "loaded"), ("memory", "predicted"), ("footprint", "x")):
-        assert [row[field] for row in made[plot]["data"]["values"]] == loaded
+        assert [row[field] for row in made[plot]["data"]["values"]] == [each * factor for each in gib]
     assert made["memory"]["layer"][0]["encoding"]["x"]["title"].startswith(f"{unit} after load")
+
+
+def test_one_build_is_neither_fastest_nor_slowest() -> None:
+    record = record_with([cell_row(FP8, (1, 128))])
+    assert extremes(Run(record)).rows == medals(Run(record)).rows == ()
 
 
 def test_speed_against_fidelity_is_drawn_for_half_the_builds_at_least() -> None:

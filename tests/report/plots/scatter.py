@@ -25,8 +25,7 @@ def _front(points: list[dict[str, Any]], out: Container[str]) -> None:
 
 def _share_labels(points: list[dict[str, Any]]) -> None:
     """Give points that all but coincide one label with all their names, each on a line."""
-    width = max((point["x"] for point in points), default=0.0) or 1.0
-    height = max((point["y"] for point in points), default=0.0) or 1.0
+    width, height = (max((point[axis] for point in points), default=0.0) or 1.0 for axis in "xy")
     kept: list[dict[str, Any]] = []
     for point in (each for each in points if each["front"]):
         near = (
