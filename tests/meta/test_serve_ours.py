@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from subprocess import PIPE
 
 import psutil
 import pytest
@@ -26,6 +27,7 @@ from tests.support.engine.reaping import (
     session_members,
     shared_memory,
     started_at,
+    wait_gone,
 )
 
 pytestmark = pytest.mark.xdist_group("reaping")
@@ -90,6 +92,19 @@ def test_a_sessions_number_may_be_anothers_by_now(
     assert ProcessEngine().reap_orphans() == ([] if later else [f"process {sleeper.pid}"])
     assert owner_lives(f"{sleeper.pid}-{began}") == bool(later)
     assert not (temporary / OF_THE_DEAD).exists()
+
+
+def test_a_session_outlives_its_leader(temporary: Path) -> None:
+    """What a leader that is gone has left is still of the session that it led."""
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 600 > /dev/null & echo $!"], start_new_session=True, stdout=PIPE
+    ) as leader:
+        assert leader.stdout is not None
+        left = int(leader.stdout.read())
+    (temporary / OF_THE_DEAD).mkdir()
+    (temporary / OF_THE_DEAD / SESSION).write_text(f"{leader.pid}-7")
+    assert reap_orphans() == [left]
+    assert wait_gone([left], 0) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to make another user's link")
