@@ -70,6 +70,10 @@ def test_a_record_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
         machine_named("mi400")
 
 
+def test_only_a_cpus_speed_is_judged_as_advice() -> None:
+    assert [name for name, machine in machines().items() if machine.advisory_speed] == ["cpu"]
+
+
 def test_an_image_is_pinned_by_digest() -> None:
     assert all("@sha256:" in machine.image for machine in machines().values() if machine.image)
 
@@ -101,7 +105,14 @@ def test_a_further_record_stands_beside_those_shipped(tmp_path: Path) -> None:
     )  # the first of its architecture; -m names another
 
 
-@pytest.mark.parametrize("text", ['["mi 400"]\narch = "x"\n', "[mi400\n", None])
+def test_a_name_that_can_be_no_mark_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text(EXTRA.replace("[mi325x]", '["mi 325x"]'))
+    with pytest.raises(UnknownMachine, match="expected letters, digits and underscores"):
+        machines(file)
+
+
+@pytest.mark.parametrize("text", ["[mi400\n", None])
 def test_a_file_that_holds_no_records_is_refused(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "more.toml"
     if text is not None:
