@@ -49,9 +49,9 @@ class Machine:
     fp8: str
     engine: str
     image: str
-    devices: tuple[str, ...]
     last_level_cache_mib: int
     usd_per_hour: float
+    devices: tuple[str, ...] = ()
     kernels: Mapping[str, str] = field(default_factory=dict)
     firmware: str = ""
     source: str = ""
@@ -64,17 +64,16 @@ class Machine:
         return self.arch == "cpu"
 
 
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
 def _machine(name: str, record: dict[str, Any]) -> Machine:
     if not name.isidentifier():  # it is also a pytest mark
         raise UnknownMachine("name of a machine", got=repr(name), expected="letters, digits and underscores")
     try:
-        inside: dict[str, Any] = {key: _frozen(value) for key, value in record.get("container", {}).items()}
-        own = {"devices": tuple(record.get("devices", ())), "container": Container(**inside)}
-        return Machine(name=name, **{**record, **own})
+        inside = Container(**_frozen(record.get("container", {})))
+        return Machine(name=name, **{**_frozen(record), "container": inside})
     except TypeError as wrong:
         raise UnknownMachine(
             f"record {name} of a machine", got=wrong, expected="the keys of Machine"

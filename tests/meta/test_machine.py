@@ -96,6 +96,7 @@ def test_a_further_record_stands_beside_those_shipped(tmp_path: Path) -> None:
     file.write_text(EXTRA)
     known = machines(file)
     assert set(known) - set(machines()) == {"mi325x"}
+    assert known["mi325x"].devices == ("/dev/kfd",)
     wanted = demanded("mi325x", known)
     assert wanted is not None
     assert present(wanted, FakeHost([0, 90402]))
