@@ -78,6 +78,7 @@ def test_what_a_server_is_given(start: Start, tmp_path: Path, monkeypatch: pytes
     """
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.chdir(tmp_path)
     log = tmp_path / "run" / "boot" / "x.log"
     for _ in range(2):
