@@ -126,10 +126,8 @@ def test_one_run_a_card() -> None:
         one_run("a-card-of-this-test", seconds=0.1),
     ):
         pass
-    with pytest.raises(OSError, match="broken") as kept, one_run("a-card-of-this-test", seconds=0.1):
-        raise OSError("broken")
-    with one_run("a-card-of-this-test", seconds=0.1):  # though the error holds on to what it passed through
-        assert kept.value
+    with one_run("a-card-of-this-test", seconds=0.1):
+        pass
 
 
 def as_nobody(card: str) -> str:
