@@ -15,6 +15,7 @@ from tests.support.gemm.baseline import (
     judge,
     judge_item,
     merged,
+    path_of,
     planned,
     read_baseline,
     require_no_worse,
@@ -113,9 +114,15 @@ def test_written_and_judged(tmp_path: Path) -> None:
     assert (other.verdict, other.why) == ("not_comparable", "other torch")
     assert judge_item(ITEM, numbers(2.0), {"device": "a card"}, path).why == "other torch"
     assert judge_item(ITEM, {**numbers(2.0), "model": "E4B"}, CARD, path).why == "other model"
+    both = judge_item(ITEM, numbers(2.0), {"device": "another", "torch": "3"}, path)
+    assert both.why == "other device, torch"
     written = json.loads(path.read_text())
     assert (written["date"], written["commit"], written["accepted"]) == ("2026-01-01", "c", "")
     assert judge_item(ITEM, numbers(2.0), CARD, tmp_path / "none.json").verdict == "new"
+
+
+def test_the_committed_file_is_one() -> None:
+    assert read_baseline(path_of("cpu"))["key"]["model"] == "gemma-4-E2B"
 
 
 WORSE = {

@@ -15,7 +15,7 @@ from tests.support.gemm.figures import (
     sums,
 )
 from tests.support.gemm.rows import card_numbers, control_numbers, ending, product_numbers
-from tests.support.gemm.samples import Cell, Timed
+from tests.support.gemm.samples import Cell, Timed, cell_of
 from tests.support.gemm.shapes import Shape, Token, published_token
 from tests.support.record import unfit
 
@@ -237,6 +237,20 @@ def test_fewer_than_three_samples_are_no_figure() -> None:
         "outcome": "not_run",
         "reason": "2 samples, 3 are the least",
     }
+
+
+def test_a_product_that_one_process_never_told_is_missing() -> None:
+    lines = [cell(OUT, [1e-6] * 3), cell(HEAD, [1e-6] * 3)]
+    found = timed(lines, lines[:1])
+    assert [found.cell("bf16", 1, name).outcome for name in (OUT, HEAD)] == ["ok", "missing"]
+    assert cell_of([]).outcome == "missing"
+
+
+def test_a_format_that_is_refused_has_no_kernel_and_no_sum() -> None:
+    lines = [cell(name, [], "fp8", outcome="unsupported", reason="no", kernel="") for name in (OUT, HEAD)]
+    numbers = product_numbers(timed(lines), TOKEN, Backend.FP8, 1)
+    assert not {"kernel", "no_sum", "us_per_token", "whole_token_us", "drift"} & numbers.keys()
+    assert numbers["shapes"][OUT] == {"count": 2, "outcome": "unsupported", "reason": "no"}
 
 
 @pytest.mark.parametrize(

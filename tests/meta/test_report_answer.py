@@ -91,6 +91,16 @@ def test_a_build_with_faulty_weights_is_never_picked() -> None:
     assert given(record, "fidelity").picks == ("q4w4a16ple4",)
 
 
+def test_builds_that_are_out_stand_with_their_reasons() -> None:
+    rows = [
+        Row("quant", "fp8", "fidelity", "failed", "x", {}),
+        Row("serve", "bf16", "text", "failed", "x", {}),
+        Row("serve", "w8a8", "text", "failed", "x", {}),
+    ]
+    told = "not considered: fp8 (quant: fidelity failed); bf16 and w8a8 (serve: text failed)"
+    assert told in run_caveats(Run(record_with(rows)))
+
+
 def test_a_control_that_failed_is_no_builds_fault() -> None:
     control = Row("quant", "", "noise_is_off_the_grid", "failed", "assert 3 == 0", {})
     assert not any("not considered" in each for each in run_caveats(Run(record_with([control]))))

@@ -13,6 +13,7 @@ from tests.meta.made_up import (
     gemm_rows,
     quant_row,
     record_with,
+    serve_rows,
 )
 from tests.report.judged import verdicts
 from tests.report.markdown import markdown, title_of
@@ -178,6 +179,12 @@ def test_a_section_that_has_nothing_says_so() -> None:
     assert "Everything that was planned ended well." in text
     assert not any(section.shown for section in sections(Run(record_with([])))[:-1])
     assert table(record_with([]))[-1] == "no build ran"
+
+
+def test_without_a_sweep_no_table_of_speed_is_shown() -> None:
+    run = Run(record_with([quant_row(FP8), *serve_rows(FP8)]))
+    shown = {section.key: [table.name for table in section.shown] for section in sections(run)}
+    assert (shown["speed"], shown["latency"], shown["tradeoff"]) == ([], [], ["quality"])
 
 
 def test_repeats_are_told_where_their_cell_tells_nothing() -> None:

@@ -212,8 +212,12 @@ def test_the_plots_name_no_build_that_no_rule_may_pick() -> None:
     ],
     ids=["alone", "among others"],
 )
-def test_the_page_says_whether_noisy_loads_are_ranked(grid: Sequence[tuple[int, int]], said: str) -> None:
-    noisy = cell_row(FORMATS["fp8"], (8, 128), wobble=(1.0, 0.7, 1.4))
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_the_page_says_whether_noisy_loads_are_ranked(
+    grid: Sequence[tuple[int, int]], said: str, at_once: int
+) -> None:
+    noisy = cell_row(FORMATS["fp8"], (at_once, 128), wobble=(1.0, 0.7, 1.4))
+    said = said.replace("8 ×", f"{at_once} ×")
     speed = next(
         each
         for each in sections(Run(made_up_record(grid=grid, changed={noisy.key: noisy})))

@@ -229,6 +229,8 @@ REWORDED = {
     "engine": ("LLM engine (v0.32.0) with config:", "LLM engine (v0.40.0), settings:"),
     "attention": ("quantkit: attention backends: CPU_ATTN.", "quantkit: attention is CPU_ATTN"),
     "held": ("bytes in 81 tensors", "MB in 81 tensors"),
+    "buffers": ("buffers held after load: 12583028 bytes", "buffers held: 12 MB"),
+    "plugin": ("int4 embedding lookup in torch is active", "int4 lookup is on"),
 }
 
 

@@ -125,8 +125,16 @@ def test_questions_of_a_model() -> None:
         ("reason = ", "because = "),
         ("kl = ", "kullback = "),
         ("[[bounds]]\nbuilds = [", "[[bounds]]\nbuild = ["),
+        ("[[bounds]]\n", "[[bounds]]\nbuilds = []\nkl = 1.0\nreason = 'none'\n[[bounds]]\n"),
     ],
-    ids=["unknown key", "unknown kind", "bounds without a reason", "unknown bound", "bounds of no build"],
+    ids=[
+        "unknown key",
+        "unknown kind",
+        "no reason",
+        "unknown bound",
+        "builds misspelt",
+        "bounds of no build",
+    ],
 )
 def test_bad_questions(tmp_path: Path, old: str, new: str) -> None:
     """A typing error in a file of questions is an error, not a question less."""
