@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from quantkit.machines import UnknownMachine, machine_named, machines, read_machines
+from tests.support.host import machine as probes
 from tests.support.host.machine import Probe, detected, gfx_name, gpus, present
 from tests.support.plugins.options import demanded
 
@@ -37,12 +38,32 @@ def test_a_host_is_recognised_by_its_card(host: FakeHost, name: str) -> None:
     assert detected(host).name == name
 
 
+def test_the_drivers_own_words_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for node, target in (("0", 0), ("1", 90402)):
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "properties").write_text(f"cpu_cores_count 16\ngfx_target_version {target}\n")
+    monkeypatch.setattr(probes, "KFD_NODES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [gpu.arch for gpu in gpus()] == [
+        "gfx942"
+    ]  # a processor's node is no card, and there is no nvidia-smi
+    for script, archs in (
+        ("echo NVIDIA H200, 9.0, 143771 MiB, 580.1; echo", ["sm_90"]),
+        ("echo a, b; exit 9", []),
+    ):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        assert [gpu.arch for gpu in gpus()] == ["gfx942", *archs]
+
+
 def test_a_card_keeps_its_facts() -> None:
     [card] = gpus(FakeHost(lines=["NVIDIA H200, 9.0, 143771 MiB, 580.159.03"]))
     assert (card.arch, card.memory, card.driver) == ("sm_90", "143771 MiB", "580.159.03")
 
 
-@pytest.mark.parametrize(("target", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101")])
+@pytest.mark.parametrize(
+    ("target", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101"), (91012, "gfx9ac")]
+)
 def test_an_amd_target_is_named_as_the_compiler_does(target: int, name: str) -> None:
     assert gfx_name(target) == name
 
@@ -101,6 +122,7 @@ def test_a_further_record_stands_beside_those_shipped(tmp_path: Path) -> None:
     assert wanted is not None
     assert present(wanted, FakeHost([0, 90402]))
     assert not present(wanted, FakeHost([0]))
+    assert present(known["cpu"], FakeHost([0, 90402]))
     assert (
         detected(FakeHost([0, 90402]), known).name == "mi300x"
     )  # the first of its architecture; -m names another

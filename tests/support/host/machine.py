@@ -72,7 +72,7 @@ def gpus(probe: Probe | None = None) -> list[Gpu]:
     probe = probe or Probe()
     found = [Gpu(gfx_name(t), gfx_name(t), "", "amdgpu") for t in probe.kfd_targets() if t]
     for line in probe.nvidia_lines():
-        name, capability, memory, driver = (field.strip() for field in line.split(",", 3))
+        name, capability, memory, driver = (field.strip() for field in line.split(","))
         found.append(Gpu(name, "sm_" + capability.replace(".", ""), memory, driver))
     return found
 
