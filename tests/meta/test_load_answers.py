@@ -14,7 +14,16 @@ from tests.support.cells import Cell
 from tests.support.load.client import Measured
 from tests.support.load.stream import Answer, Recording
 from tests.support.load.summary import HITS, QUERIES, prefix_hit_share, repeat_numbers, steady_tok_per_s
-from tests.support.load.watch import LAG_PERIOD_S, ClientWatch, InFlight, Sample, ServerWatch, cancelled
+from tests.support.load.watch import (
+    LAG_PERIOD_S,
+    SAMPLE_PERIOD_S,
+    SETTLE_S,
+    ClientWatch,
+    InFlight,
+    Sample,
+    ServerWatch,
+    cancelled,
+)
 
 GOOD = Answer(0.0, 1.0, [0.5, 1.0], [1, 2], 4, 2, 2, "length", done=True)
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
@@ -144,7 +153,7 @@ def test_a_watcher_that_died_says_of_what() -> None:
 
 
 def test_lag_is_what_a_sleep_overran_and_cpu_this_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, sleep = [0.0], asyncio.sleep
+    clock, sleep = [100.0], asyncio.sleep
 
     async def late(seconds: float) -> None:
         clock[0] += seconds + 0.25
@@ -165,6 +174,36 @@ def test_lag_is_what_a_sleep_overran_and_cpu_this_threads(monkeypatch: pytest.Mo
     assert found.lags_s[:2] == pytest.approx([0.25, 0.25])
     assert found.wall_s == pytest.approx(len(found.lags_s) * (LAG_PERIOD_S + 0.25), abs=0.3)
     assert found.cpu_share == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("ends", "then_s"), [(False, SAMPLE_PERIOD_S), (True, SETTLE_S)])
+def test_a_server_is_read_a_moment_after_its_slots_are_full_and_seldom(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, then_s: float
+) -> None:
+    """Its counts come just after the tokens; a reading that was not settled is soon taken again."""
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def at_once(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    async def watched() -> None:
+        flight, samples = InFlight(1), list[Sample]()
+
+        async def read() -> dict[str, float]:
+            flight.ended += ends
+            return {}
+
+        with flight.streaming_one():
+            watching = asyncio.create_task(ServerWatch(flight, read, samples).watch())
+            while len(samples) < 2:
+                await sleep(0)
+            await cancelled(watching)
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+    asyncio.run(watched())
+    assert slept[:3] == [SETTLE_S, then_s, SETTLE_S]
 
 
 SHARES = {

@@ -168,6 +168,7 @@ def test_a_cell_is_the_median_of_its_repeats_and_the_worst_of_its_circumstances(
 def test_the_loops_lag_is_the_99th_percentile_and_cpu_a_share_of_one_core() -> None:
     watch = ClientWatch(cpu_s=1.0, wall_s=4.0, lags_s=[each / 100 for each in range(101)])
     assert (watch.cpu_share, watch.lag_p99_s) == (0.25, 0.99)
+    assert ClientWatch(lags_s=[0.2, 0.1]).lag_p99_s == 0.1
     assert (ClientWatch().cpu_share, ClientWatch().lag_p99_s) == (0.0, 0.0)
 
 
