@@ -6,6 +6,7 @@ Measures are made by hand, so that no other rule speaks first.
 import numpy as np
 import pytest
 
+from quantkit import foreign
 from quantkit.as_found import Module
 from quantkit.bounds import INT4_PER_ELEMENT, OVER_ROW_ABSMAX, relative_rms_bound
 from quantkit.formats import FP8, FP8FNUZ, INT4, INT8, Scheme
@@ -45,6 +46,17 @@ def test_each_bound_speaks_for_itself(scheme: Scheme) -> None:
 @SCHEMES
 def test_what_is_no_number_is_beyond(scheme: Scheme) -> None:
     assert [kind for kind, _ in said(scheme, np.nan, np.nan)] == ["decoder_fault", *["error_over_bound"] * 2]
+
+
+@SCHEMES
+def test_nothing_but_zeros_is_the_decoder_s_fault(scheme: Scheme) -> None:
+    """The error is then just as large as the signal."""
+    measure = Measure(values=8 * WIDTH)
+    measure.sums[STORED, [ERROR_ENERGY, SIGNAL_ENERGY]] = 2
+    theirs = foreign.over_bounds(module(scheme), measure, foreign.NO_RULES, "BF16")
+    assert [next(found).kind for found in (over_bounds(module(scheme), measure), theirs)] == [
+        "decoder_fault"
+    ] * 2
 
 
 @pytest.mark.parametrize(
