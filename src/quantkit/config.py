@@ -54,7 +54,6 @@ def _target(plan: Plan, kind: str) -> str:
     layered = any(
         re.search(rf"\.layers\.\d+\.{re.escape(kind)}$", decision.tensor.module)
         for decision in plan.decisions
-        if decision.tensor.kind == kind
     )
     stem = r"layers\.\d+\." if layered else ""
     return f"re:.*{stem}{re.escape(kind)}$"

@@ -40,6 +40,15 @@ def test_targets_match_just_the_modules_of_their_scheme(size: str, name: str, re
             assert any(matches(target, renamed(module)) for module in matched), f"{target} matches nothing"
 
 
+def test_a_pattern_names_a_layer_s_own_by_the_layer_and_the_model_s_own_without() -> None:
+    found = quantization_config(plan_of(shrunk(real_config("E2B")), "w8a8emb4"))
+    assert found is not None
+    linears, tables = (group["targets"] for group in found["config_groups"].values())
+    assert r"re:.*layers\.\d+\.mlp\.up_proj$" in linears
+    assert r"re:.*per_layer_model_projection$" in linears
+    assert tables == ["re:.*embed_tokens$", "re:.*lm_head$", "re:.*embed_tokens_per_layer$"]
+
+
 @pytest.mark.parametrize("name", [name for name, fmt in FORMATS.items() if fmt.schemes])
 def test_compressed_tensors_takes_the_config(name: str) -> None:
     from tests.unit.third_opinion import parsed_config  # brings torch
@@ -99,7 +108,8 @@ def test_the_text_half_lies_at_the_top(name: str) -> None:
     kept = {"eos_token_id": [1, 106], "bos_token_id": 2, "pad_token_id": 0}
     kept |= {"dtype": "bfloat16", "torch_dtype": "bfloat16", "transformers_version": "5.0"}
     source = shrunk(real_config("E2B")) | {"vision_config": {}, **kept}
-    source["text_config"] |= {"text_config": {}} | dict.fromkeys(kept, "the towers' own")
+    source["text_config"] |= dict.fromkeys((*kept, "model_type", "architectures"), "the towers' own")
+    source["text_config"]["text_config"] = {}
     config = build_config(plan_of(source, name), source)
     assert config["model_type"] == "gemma4_text"
     assert config["architectures"] == ["Gemma4ForCausalLM"]
