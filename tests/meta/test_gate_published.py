@@ -15,7 +15,7 @@ import pytest
 
 from tests.meta import small_project
 from tests.support.gate.baseline import ROOT
-from tests.support.gate.published import published_for
+from tests.support.gate.published import published_baselines, published_for
 from tests.support.gate.tolerance import PROVISIONAL_TOLERANCE
 from tests.support.gate.verdicts import Seen, Verdict, judge_build
 from tests.support.record import Record, line_to_row, read_record, write_record
@@ -112,6 +112,11 @@ def test_what_cannot_be_compared_is_named(header: dict[str, Any], why: str) -> N
     assert {(each.verdict, each.why) for each in found.values()} == {
         ("not_comparable", f"published figures: {why}")
     }
+
+
+def test_the_card_is_the_publications_own() -> None:
+    elsewhere = published_baselines({**HEAD, "arch": "gfx950"}, map(line_to_row, HEAD["rows"]), HEADER)
+    assert {found.differs.split(";")[0] for found in elsewhere.values()} == {"card: gfx950 then, gfx942 now"}
 
 
 def test_bf16_is_compared_where_it_is_the_release_that_was_published() -> None:

@@ -1,12 +1,16 @@
 """The probes of the machine, with faked hosts: each card is recognised by its own answer and by no other."""
 
+import os
+import platform
 from pathlib import Path
 
+import numpy
+import psutil
 import pytest
 
 from quantkit.machines import UnknownMachine, machine_named, machines, read_machines
 from tests.support.host import machine as probes
-from tests.support.host.machine import Probe, detected, gfx_name, gpus, present
+from tests.support.host.machine import Gpu, Probe, cpu_model, detected, facts, gfx_name, gpus, present
 from tests.support.plugins.options import demanded
 
 
@@ -54,6 +58,18 @@ def test_the_drivers_own_words_are_read(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
         assert [gpu.arch for gpu in gpus()] == ["gfx942", *archs]
+
+
+def test_the_records_facts_are_this_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Gpu("NVIDIA H200", "sm_90", "143771 MiB", "580.1")
+    monkeypatch.setattr(probes, "gpus", lambda: [card])
+    found = facts()
+    assert found["gpus"] == [vars(card)]
+    assert (found["cores"], found["memory_bytes"]) == (os.cpu_count(), psutil.virtual_memory().total)
+    assert f"model name\t: {found['cpu']}\n" in Path("/proc/cpuinfo").read_text()
+    assert found["versions"]["numpy"] == numpy.__version__
+    monkeypatch.setattr(probes, "_cpuinfo", lambda field: "")
+    assert cpu_model() == platform.processor()
 
 
 def test_a_card_keeps_its_facts() -> None:
@@ -123,6 +139,7 @@ def test_a_further_record_stands_beside_those_shipped(tmp_path: Path) -> None:
     assert present(wanted, FakeHost([0, 90402]))
     assert not present(wanted, FakeHost([0]))
     assert present(known["cpu"], FakeHost([0, 90402]))
+    assert detected(FakeHost([0, 90402]), {name: known[name] for name in ("cpu", "mi325x")}) is wanted
     assert (
         detected(FakeHost([0, 90402]), known).name == "mi300x"
     )  # the first of its architecture; -m names another
