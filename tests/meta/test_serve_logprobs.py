@@ -1,5 +1,6 @@
 """Log probabilities that differ in a known way give the known figures; bounds are kept or named; questions are read."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantkit.formats import FORMATS
+from tests.support.answers import logprobs
 from tests.support.answers.logprobs import (
     NoLogprobs,
     Scored,
@@ -17,9 +19,12 @@ from tests.support.answers.logprobs import (
     divergence,
     load,
     save,
+    scored,
     shift,
+    token_ids,
 )
 from tests.support.answers.probes import BOUNDED, FOLDER, BadProbes, probes_for, read_probes
+from tests.support.engine.readiness import Answer
 from tests.support.record import read_record
 
 BASE = Scored(
@@ -100,6 +105,43 @@ def test_rolled_rows_of_one_module_break_every_bound(rolled: str, figure: str) -
     """Each of the three figures would do alone."""
     with pytest.raises(ShiftTooLarge, match=figure):
         check_shift(rolled, ROLLED[rolled], {figure: NANO_BOUNDS[rolled][figure]})
+
+
+LOGPROBS = [None, {"2": {"logprob": -0.5}, "9": {"logprob": -2.0}}]
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "got"),
+    [
+        (200, {"choices": [{"prompt_logprobs": LOGPROBS}]}, ""),
+        (500, {"choices": [{"prompt_logprobs": LOGPROBS}]}, "got 500"),
+        (200, None, "got 200"),
+        (200, {}, "got 0 entries, expected 2"),
+        (200, {"choices": [{"prompt_logprobs": None}]}, "got 0 entries"),
+        (200, {"choices": [{"prompt_logprobs": LOGPROBS[:1]}]}, "got 1 entries"),
+        (200, {"choices": [{"prompt_logprobs": [*LOGPROBS, None]}]}, "got 3 entries"),
+    ],
+)
+def test_what_a_server_must_give(
+    monkeypatch: pytest.MonkeyPatch, status: int, content: object, got: str
+) -> None:
+    """The first token has no figure; every other has one, in an answer that is one."""
+    monkeypatch.setattr(logprobs, "ask", lambda *_: Answer(status, json.dumps(content).encode()))
+    if not got:
+        expected = Scored((1, 2), (-0.5,), ({2: -0.5, 9: -2.0},))
+        assert scored("http://x", "m", (1, 2)) == expected
+        return
+    with pytest.raises(NoLogprobs, match=got):
+        scored("http://x", "m", (1, 2))
+
+
+def test_a_text_has_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (b"{}", b'{"tokens": []}', b'["x"]', b"null", b"no JSON"):
+        monkeypatch.setattr(logprobs, "ask", lambda *_, body=content: Answer(200, body))
+        with pytest.raises(NoLogprobs, match="tokens of a text"):
+            token_ids("http://x", "m", "text")
+    monkeypatch.setattr(logprobs, "ask", lambda *_: Answer(200, b'{"tokens": [3, 4]}'))
+    assert token_ids("http://x", "m", "text") == (3, 4)
 
 
 def test_kept_in_the_run(tmp_path: Path) -> None:

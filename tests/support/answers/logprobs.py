@@ -108,7 +108,7 @@ def scored(base_url: str, model: str, tokens: Sequence[int]) -> Scored:
     content = answer.json()
     if answer.status != 200 or not isinstance(content, dict):
         raise NoLogprobs("log probabilities", got=f"{answer.status}: {answer.body[:200]!r}", expected="200")
-    entries = content["choices"][0].get("prompt_logprobs") or []
+    entries = (content.get("choices") or [{}])[0].get("prompt_logprobs") or []
     if len(entries) != len(tokens):
         raise NoLogprobs("log probabilities", got=f"{len(entries)} entries", expected=len(tokens))
     return _read(tuple(tokens), entries[1:])
