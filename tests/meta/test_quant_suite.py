@@ -7,11 +7,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from quantkit.formats import FORMATS
+from quantkit.formats import FORMATS, INT4
 from quantkit.metrics import Measure
+from quantkit.model import Role
 from quantkit.verify import Report
 from tests.quant.test_fidelity import test_bounds as bounds
 from tests.quant.test_fidelity import test_copied as copied
+from tests.quant.test_fidelity import test_fidelity as fidelity
 from tests.quant.test_fidelity import test_grid as grid
 from tests.quant.test_fidelity import test_served_view as served_view
 
@@ -73,6 +75,55 @@ def test_tables_have_the_bound_of_int4() -> None:
     with pytest.raises(AssertionError):
         run(bounds, "fp8emb4", fits)
     run(bounds, "fp8", fits)
+
+
+def judged(
+    linears: list[Any],
+    tables: dict[str, Any],
+    problems: tuple[str, ...] = (),
+    modules: int = 2,
+    packed: int = 1,
+) -> Any:
+    """A report on such schemes, by module and by kind of table, that counts so many modules."""
+    found = {
+        Role.LINEAR: [SimpleNamespace(scheme=scheme) for scheme in linears],
+        Role.TABLE: [
+            SimpleNamespace(scheme=scheme, source=SimpleNamespace(kind=kind))
+            for kind, scheme in tables.items()
+        ],
+    }
+    told = {"modules": modules, "tables": {"modules": packed}, "good": True}
+    return SimpleNamespace(
+        problems=problems, found=SimpleNamespace(of=found.__getitem__), to_dict=lambda: told
+    )
+
+
+PLE, EMBED = (f"embed_tokens{end}" for end in ("_per_layer", ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "report", "good"),
+    [
+        ("q4w4a16ple4", judged([INT4, INT4], {PLE: INT4, EMBED: None}), True),
+        ("q4w4a16ple4", judged([INT4, INT4], {PLE: INT4, EMBED: None}, ("wrong",)), False),
+        ("q4w4a16ple4", judged([INT4, None], {PLE: INT4, EMBED: None}), False),
+        ("q4w4a16ple4", judged([INT4, INT4], {PLE: None, EMBED: None}), False),
+        ("q4w4a16ple4", judged([INT4, INT4], {PLE: INT4, EMBED: INT4}), False),
+        ("q4w4a16ple4", judged([INT4, INT4], {PLE: INT4, EMBED: None}, modules=1), False),
+        ("q4w4a16ple4", judged([INT4, INT4], {PLE: INT4, EMBED: None}, packed=2), False),
+        ("q4w4a16emb4", judged([INT4, INT4], {PLE: INT4, EMBED: INT4}, packed=3), True),
+        ("q4w4a16emb4", judged([INT4, INT4], {PLE: INT4, EMBED: INT4}, packed=2), False),
+        ("bf16", judged([None, None], {PLE: None, EMBED: None}, modules=0, packed=0), True),
+        ("bf16", judged([None, None], {PLE: None, EMBED: None}, packed=0), False),
+    ],
+)
+def test_what_is_quantized_is_what_the_format_says(name: str, report: Any, good: bool) -> None:
+    """Each linear, the tables of the format and a head that is untied; and no finding of the judge is passed over."""
+    if good:
+        assert "good" not in run(fidelity, name, report)
+        return
+    with pytest.raises(AssertionError):
+        run(fidelity, name, report)
 
 
 @pytest.mark.parametrize(
