@@ -6,6 +6,7 @@ Joins records and the gate; the tables it makes are drawn like any other. Reads 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from quantkit.machines import machines
@@ -65,11 +66,7 @@ def _differs(run: Run, other: Run) -> str:
     """In what two runs differ so that they cannot be compared; only what both tell of themselves counts."""
     if not run.published and not other.published:
         return "; ".join(baseline.differences(baseline.key_of(run.header), baseline.key_of(other.header)))
-    images = [_image(each) for each in (run, other)]
-    pairs = [
-        ("machine", run.machine, other.machine),
-        ("image", *images),
-    ]
+    pairs = [("machine", run.machine, other.machine), ("image", _image(run), _image(other))]
     return "; ".join(f"{name}: {old} then, {new} now" for name, new, old in pairs if new != old)
 
 
@@ -95,7 +92,7 @@ def against_run(run: Run, other: Record, name: str) -> Old:
 
 
 def _row(build: str, cell: str, expected: Expected, times: Mapping[str, Sequence[float]]) -> Row:
-    medians = {name: sorted(values)[len(values) // 2] for name, values in times.items() if values}
+    medians = {name: median(values) for name, values in times.items() if values}
     repeats = [{"tok_per_s": rate} for boot in expected.boots for rate in boot]
     numbers = {"tok_per_s": expected.tok_per_s, "repeats": repeats, **medians}
     return Row("sweep", build, cell, "ok", "", numbers)

@@ -18,7 +18,6 @@ COUNTS = (
     ("modules", "modules", "whole"),
     ("values", "values", "whole"),
     ("groups off grid", "groups_off_grid", "whole"),
-    ("bit-identical", "values_bit_identical", "whole"),
 )
 
 QUALITY = (
@@ -36,7 +35,7 @@ def _share(run: Run, build: str) -> Any:
 
 def fidelity(run: Run) -> Table:
     """Each quantized build's error against the source, as stored and as served."""
-    columns = [Column("build"), *(Column(title, form) for title, _, form in COUNTS[:3])]
+    columns = [Column("build"), *(Column(title, form) for title, _, form in COUNTS)]
     columns += [Column("bit-identical", "percent"), *(Column(title, form) for title, _, form in ERRORS)]
     columns += [Column("relative RMS as served", "error"), Column("tables, relative RMS", "error")]
     columns += [Column("tensors, Frobenius")]
@@ -48,7 +47,7 @@ def fidelity(run: Run) -> Table:
 
         spread = figure("per_tensor_frobenius")
         tensors = _ends(spread) if isinstance(spread, Mapping) else spread
-        counts = [figure(name) for _, name, _ in COUNTS[:3]]
+        counts = [figure(name) for _, name, _ in COUNTS]
         if figure("groups") == 0:
             counts[2] = Gap("not stored in groups")
         errors = [figure(name) for _, name, _ in ERRORS]

@@ -36,13 +36,13 @@ def _verdict(row: Row) -> tuple[Any, ...]:
 
 def verdicts(run: Run) -> Table:
     """A row a cell, those that matter most first."""
-    rows = sorted(run.record.of("gate"), key=lambda row: (*_rank(row), row.build))
+    rows = sorted(run.record.of("gate"), key=lambda row: (_rank(row), row.build))
     figures = (Column("speed, new / old", "ratio"), Column("ratio to bf16, new / old", "ratio"))
     ends = (Column("tolerance", "percent"), Column("decides"), Column("why"))
     columns = (Column("build"), Column("cell"), Column("verdict"), *figures, *ends)
     return Table("gate", "Each cell against its baseline", columns, tuple(map(_verdict, rows)))
 
 
-def _rank(row: Row) -> tuple[int]:
+def _rank(row: Row) -> int:
     verdict = verdict_of(row)
-    return (VERDICTS.index(verdict) if verdict in VERDICTS else -1,)
+    return VERDICTS.index(verdict) if verdict in VERDICTS else -1

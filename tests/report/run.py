@@ -233,10 +233,6 @@ class Run:
         """The row of that key."""
         return self._rows.get((suite, build, item))
 
-    def rows(self, suite: str, build: str) -> tuple[Row, ...]:
-        """All rows of a suite that belong to a build."""
-        return tuple(row for row in self.record.of(suite) if row.build == build)
-
     def figure(self, suite: str, build: str, item: str, *path: str) -> Any:
         """A figure of a row by the names that lead to it, or a Gap with the reason."""
         row = self.row(suite, build, item)

@@ -88,7 +88,7 @@ class Expected:
         return None if None in names else frozenset(name for name in names if name)
 
 
-def expected_of(build: Format, machine: Machine, checkpoint: Checkpoint, kv_pool_bytes: int = 0) -> Expected:
+def expected_of(build: Format, machine: Machine, checkpoint: Checkpoint, kv_pool_bytes: int) -> Expected:
     """What a build on disk must show, from its headers."""
     entries = checkpoint.entries
     held = engine_tensors({name: entry.size_bytes for name, entry in entries.items()})
