@@ -114,7 +114,7 @@ def cpu_flags() -> frozenset[str]:
 
 def cpu_model() -> str:
     """The processor's name."""
-    return _cpuinfo("model name") or platform.processor()
+    return _cpuinfo("model name")
 
 
 def facts() -> dict[str, Any]:
