@@ -89,6 +89,7 @@ def test_every_way_to_end_gives_a_row(project: Path) -> None:
     assert reasons["fp8 1x128"] == BF16_KNOWN
     assert record.row("sweep", "fp8", "1x128").numbers == {"tok_per_s": 10.0}  # type: ignore[union-attr]
     assert "== bf16 sweep: item 1 of 21" in output
+    assert (output.count("== fp8 sweep"), "== fp8 sweep: item 4 of 21" in output) == (1, True)
     assert "   FAILED: tests/sweep/" in output
     assert "test_cells.py ." not in output, "dots between the lines of progress"
     boots = (project / "run.log").read_text().split()
