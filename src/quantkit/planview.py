@@ -41,14 +41,13 @@ def _decisions(plan: Plan) -> list[dict[str, Any]]:
 
 def _counts(plan: Plan) -> dict[str, int]:
     linears = [d for d in plan.decisions if d.tensor.role is Role.LINEAR]
-    packed = [d for d in plan.decisions if d.scheme and d.scheme.packed]
     return {
         "linears": len(linears),
         "linear_values": sum(d.tensor.values for d in linears),
         "copied": sum(d.scheme is None for d in plan.decisions),
         "left_out": len(plan.dropped),
         "groups": sum(
-            d.tensor.values // d.scheme.group_size for d in packed if d.scheme and d.scheme.group_size
+            d.tensor.values // d.scheme.group_size for d in plan.decisions if d.scheme and d.scheme.group_size
         ),
     }
 

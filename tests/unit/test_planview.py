@@ -21,6 +21,15 @@ def test_counts_of_a_build_with_packed_tables() -> None:
     assert said["copied"] == 262
 
 
+def test_tensors_are_told_by_scheme_and_rule() -> None:
+    text = plan_to_text(plan_to_dict(plan_of(real_config("E2B"), "fp8emb4"), CARD, 1, PLENTY))
+    assert text.splitlines()[1:4] == [
+        "    276 tensors  fp8        linear",
+        "    262 tensors  as it is   norm or scalar, copied",
+        "      2 tensors  int4       table, packed",
+    ]
+
+
 def test_a_disk_that_is_one_byte_short() -> None:
     plan = plan_of(real_config("E2B"), "fp8")
     for free, suffices, words in (
