@@ -205,7 +205,9 @@ def test_only_a_pinned_image_that_is_here_is_served(
     assert not [path for _, path, _, _ in docker.asked if "/containers/" in path]
 
 
-@pytest.mark.parametrize(("owner", "reaped"), [(f"{os.getpid()}-0", True), (owner_label(), False)])
+@pytest.mark.parametrize(
+    ("owner", "reaped"), [(f"{os.getpid()}-0", True), (owner_label(), False)], ids=["dead", "alive"]
+)
 def test_only_a_dead_runs_container_is_reaped(
     docker: Daemon, engine: DockerEngine, owner: str, reaped: bool
 ) -> None:
