@@ -67,10 +67,11 @@ def _speed_columns(run: Run) -> list[list[str]]:
 
 
 def _product_columns(run: Run) -> list[list[str]]:
-    """Microseconds of a token's matrix products: a line a number format, a column a number of rows."""
-    found = {(name, count): row.numbers for name, count, row in token_rows(run)}
+    """Microseconds of a token's matrix products: a line a number format, a column a number of rows that ran."""
+    rows = ((name, count, row.numbers) for name, count, row in token_rows(run))
+    found = {(name, count): numbers for name, count, numbers in rows if "us_per_token" in numbers}
     names, counts = dict.fromkeys(name for name, _ in found), dict.fromkeys(count for _, count in found)
-    columns = [["products, us", *names]]
+    columns = [["a token's products, us", *names]]
     for count in counts:
         shown = (found.get((name, count), {}) for name in names)
         figures = (_figure(each.get("us_per_token"), each.get("ratio_bf16")) for each in shown)
@@ -139,7 +140,7 @@ def table(record: Record, *, colour: bool = False) -> list[str]:
     run = Run(record)
     parts = [[line for answer in answers(run) for line in _answer_lines(answer)]]
     parts += blocks(_columns(overview(run)) + _speed_columns(run)) if run.builds else [["no build ran"]]
-    parts += blocks(_product_columns(run)) if token_rows(run) else []
+    parts += blocks(columns) if len(columns := _product_columns(run)) > 1 else []
     headings = {id(part) for part in parts[1:]}
     lines: list[str] = []
     for part in parts:
