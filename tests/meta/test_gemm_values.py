@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.support.gemm.runner import forms
 from tests.support.gemm.runner.devices import Cpu
 from tests.support.gemm.runner.forms import FORMS, WrongValues, error_over_bound, random_codes
 from tests.support.gemm.runner.products import Operand, check
@@ -26,6 +27,14 @@ def test_the_bound_by_hand(name: str, on_gpu: bool) -> None:
     got = torch.tensor([[-1.0 + unit + 3 * share]]).double()
     assert error_over_bound(FORMS[name], got, x, w, on_gpu) == pytest.approx(1.0)
     assert FORMS[name].unit == torch.finfo(getattr(torch, FORMS[name].out)).eps / 2
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_every_strip_of_columns_counts(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
+    monkeypatch.setattr(forms, "STRIP", 1)
+    got = torch.full((1, 3), 2.0).double()
+    got[0, wrong] = 9.0
+    assert error_over_bound(FORMS["bf16"], got, torch.ones(1, 2).double(), torch.ones(3, 2), False) > 1
 
 
 def test_a_cpu_may_not_round_as_a_gpu_may() -> None:

@@ -101,6 +101,13 @@ def test_builds_that_are_out_stand_with_their_reasons() -> None:
     assert told in run_caveats(Run(record_with(rows)))
 
 
+def test_builds_of_others_and_a_shared_cpu_are_caveats() -> None:
+    found = run_caveats(Run(record_with([], settings={"machine": "cpu", "found": ["fp8"]})))
+    assert "made by others, and taken as they are: fp8" in found
+    assert any("advisory" in each for each in found)
+    assert run_caveats(Run(record_with([], machine="mi300x"))) == ()
+
+
 def test_a_control_that_failed_is_no_builds_fault() -> None:
     control = Row("quant", "", "noise_is_off_the_grid", "failed", "assert 3 == 0", {})
     assert not any("not considered" in each for each in run_caveats(Run(record_with([control]))))

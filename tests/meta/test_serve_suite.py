@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from quantkit.formats import FORMATS
+from tests.serve import test_answers as answers
 from tests.serve import test_logprobs as suite
 from tests.serve.test_answers import ask_all
+from tests.support.answers.asking import ask
 from tests.support.answers.checkers import Answer, WrongText
 from tests.support.answers.decoded import Decoded
 from tests.support.answers.logprobs import Scored, ShiftTooLarge, load, shift
@@ -32,11 +34,11 @@ def moved(by: float) -> tuple[Scored, ...]:
     return (replace(BASE, logprobs=(BASE.logprobs[0] - by,)),)
 
 
-def asked(*answers: Answer) -> tuple[dict[str, Any], list[str]]:
+def asked(*came: Answer) -> tuple[dict[str, Any], list[str]]:
     """The row, and what was asked, where these answers come in turn; the first wrong one raises."""
     row: dict[str, Any] = {}
     told: list[str] = []
-    left = list(answers)
+    left = list(came)
 
     def how(client: Any, probe: Probe, probes: Probes, model: str) -> Answer:
         told.append(probe.ask)
@@ -63,6 +65,27 @@ def test_every_question_is_asked_and_kept_before_one_is_called_wrong() -> None:
     row, told = asked(Answer("0", calls=calls, finish="stop"), Answer("0", finish="stop"))
     assert (told, row["answer"], row["tool_call"]) == (["one", "two"], ["0", "0"], ["f({}) g([])"])
     assert "'one'" in row["error"]
+
+
+@pytest.mark.parametrize(
+    ("test", "kind", "how"),
+    [
+        ("text", "text", "ask"),
+        ("streamed", "text", "ask_streaming"),
+        ("thinking", "thinking", "ask"),
+        ("tool", "tool", "ask"),
+        ("tool_result", "tool result", "ask"),
+    ],
+)
+def test_each_test_asks_its_kind(monkeypatch: pytest.MonkeyPatch, test: str, kind: str, how: str) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def note(client: Any, server: Any, probes: Any, kind: str, row: Any, how: Any = ask) -> None:
+        seen.append((kind, how))
+
+    monkeypatch.setattr(answers, "ask_all", note)
+    getattr(answers, f"test_{test}")(None, None, None, PROBES, {})
+    assert seen == [(kind, getattr(answers, how))]
 
 
 def against_bf16(run: Path, build: str, scores: tuple[Scored, ...], own_bf16: bool = False) -> dict[str, Any]:
