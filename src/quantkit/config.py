@@ -5,7 +5,7 @@ beside them; where a build came from lies in another file. `verify` must not imp
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from quantkit.errors import NotEligible
@@ -104,10 +104,12 @@ def _is_ignored(module: str, ignored: list[str]) -> bool:
     )
 
 
-def _check_targets(plan: Plan, groups: Mapping[str, Any], ignored: list[str]) -> None:
+def _check_targets(
+    plan: Plan, groups: Iterable[tuple[Scheme, Mapping[str, Any]]], ignored: list[str]
+) -> None:
     """Each module must be matched by the group of its own scheme and by no other."""
     schemes = plan.schemes
-    for group, scheme in zip(groups.values(), plan.format.schemes, strict=True):
+    for scheme, group in groups:
         for target in group["targets"]:
             pattern = re.compile(target.removeprefix("re:"))
             matched = {module for module in schemes if pattern.match(module)}
@@ -123,15 +125,15 @@ def quantization_config(plan: Plan) -> dict[str, Any] | None:
     schemes = [scheme for scheme in plan.format.schemes if any(d.scheme == scheme for d in plan.decisions)]
     if not schemes:
         return None
-    groups = {f"group_{number}": _group(plan, scheme) for number, scheme in enumerate(schemes)}
+    groups = [_group(plan, scheme) for scheme in schemes]
     ignored = _ignored(plan)
-    _check_targets(plan, groups, ignored)
+    _check_targets(plan, zip(schemes, groups, strict=True), ignored)
     layouts = {scheme.compressor for scheme in schemes}
     return {
         "quant_method": "compressed-tensors",
         "format": layouts.pop() if len(layouts) == 1 else "mixed-precision",
         "quantization_status": "compressed",
-        "config_groups": groups,
+        "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
         "ignore": ignored,
         "kv_cache_scheme": None,
     }

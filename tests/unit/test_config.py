@@ -8,7 +8,7 @@ import pytest
 from benchmarks.shaped import real_config, shrunk
 from quantkit.config import build_config, quantization_config
 from quantkit.errors import NotEligible
-from quantkit.formats import FORMATS, format_named
+from quantkit.formats import FORMATS, FP8, PLE, Format, format_named
 from tests.unit.headers import plan_of
 
 SIZES = ("E2B", "E4B", "12B", "31B")
@@ -38,6 +38,13 @@ def test_targets_match_just_the_modules_of_their_scheme(size: str, name: str, re
         assert matched == {module for module, own in every.items() if own == scheme}
         for target in group["targets"]:
             assert any(matches(target, renamed(module)) for module in matched), f"{target} matches nothing"
+
+
+def test_a_scheme_that_no_tensor_of_this_model_takes_has_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 12B has no per-layer embeddings, so that such a build of it is one of linears alone."""
+    monkeypatch.setitem(FORMATS, "fp8ple4", Format("fp8ple4", FP8, PLE))
+    config = shrunk(real_config("12B"))
+    assert quantization_config(plan_of(config, "fp8ple4")) == quantization_config(plan_of(config, "fp8"))
 
 
 def test_a_pattern_names_a_layer_s_own_by_the_layer_and_the_model_s_own_without() -> None:
