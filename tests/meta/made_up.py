@@ -148,6 +148,7 @@ def header(**changes: Any) -> dict[str, Any]:
 def record_with(rows: Iterable[Row], **head: Any) -> Record:
     """A whole record of these rows."""
     rows = tuple(rows)
+    head = {"builds": list(dict.fromkeys(row.build for row in rows if row.build))} | head
     return Record(header(**head), rows, footer_of(rows))
 
 

@@ -8,9 +8,13 @@ import pytest
 from quantkit.formats import FORMATS
 from tests.meta.made_up import ARTICLE, cell_row, failed, made_up_record, quant_row, record_with, serve_rows
 from tests.report.answer import answers
-from tests.report.caveats import drift_of, run_caveats
+from tests.report.caveats import drift_of, run_caveats, unfinished
+from tests.report.markdown import markdown
+from tests.report.page import page
 from tests.report.run import Run
 from tests.report.standing import Answer
+from tests.report.summary import summary
+from tests.report.terminal import table
 from tests.support.record import Record, Row
 
 BF16, FP8, EMB4 = (FORMATS[name] for name in ("bf16", "fp8", "fp8emb4"))
@@ -186,3 +190,61 @@ def test_a_bf16_of_its_own_is_a_caveat() -> None:
 
 def test_every_figure_of_a_whole_grid_is_used() -> None:
     assert given(made_up_record(grid=ARTICLE), "many").basis.count("×") == 6
+
+
+def _broken_off(*ran: str) -> Run:
+    """A run that was to measure all ten builds and served a few; of the rest only the weights, or nothing."""
+    weights = [quant_row(FORMATS[name]) for name in ("w8a8", "q4w4a16")]
+    rows = [*made_up_record(ran, [(1, 128)]).rows, *weights]
+    return Run(record_with(rows, builds=list(FORMATS)))
+
+
+def test_a_run_that_broke_off_says_so_before_all_else() -> None:
+    run = _broken_off("bf16", "fp8")
+    assert unfinished(run) == "unfinished: 8 of 10 builds were not served"
+    assert table(run.record)[0] == unfinished(run)
+    assert unfinished(run) in markdown(run.record)[:200]
+    assert unfinished(run) in page(run.record).partition("</header>")[0]
+    assert summary(run.record)["caveats"][0] == unfinished(run)
+
+
+@pytest.mark.parametrize("key", ["one", "shared"])
+def test_an_answer_names_the_builds_that_were_not_served(key: str) -> None:
+    found = next(each for each in answers(_broken_off("bf16", "fp8")) if each.key == key)
+    names = ", ".join(list(FORMATS)[2:-1])
+    assert found.caveats[-1] == f"unfinished: {names} and q4w4a16emb4 were not served and are not compared"
+
+
+def test_fidelity_names_the_builds_whose_weights_were_not_measured() -> None:
+    found = next(each for each in answers(_broken_off("bf16", "fp8")) if each.key == "fidelity")
+    assert found.caveats[-1].startswith("fp8fnuz, fp8emb4,")
+    assert "w8a8," not in found.caveats[-1]
+
+
+def test_a_build_without_any_cell_is_unfinished_too() -> None:
+    record = made_up_record(["bf16", "fp8", "w8a8"], [(1, 128)])
+    rows = [row for row in record.rows if (row.suite, row.build) != ("sweep", "fp8")]
+    run = Run(record_with(rows))
+    assert unfinished(run) == "unfinished: 1 of 3 builds was served but not timed in any cell"
+    assert answers(run)[0].caveats == (
+        "unfinished: fp8 was served but not timed in any cell and is not compared",
+    )
+
+
+def test_what_was_not_begun_or_cannot_exist_is_not_unfinished() -> None:
+    """The weights alone were asked for; or every cell of a build is one that cannot be."""
+    assert unfinished(Run(record_with([quant_row(FP8)], builds=list(FORMATS)))) == ""
+    cell = replace(cell_row(FP8, (1, 128)), outcome="infeasible")
+    assert unfinished(Run(made_up_record(["bf16", "fp8"], [(1, 128)], {cell.key: cell}))) == ""
+    assert unfinished(Run(made_up_record())) == ""
+
+
+def test_one_lacks_and_two_lack() -> None:
+    dead = [failed(cell_row(build, (1, 128)), "x") for build in (BF16, FP8)]
+    for count, said in (
+        (1, "bf16 lacks a cell and is not compared"),
+        (2, "bf16 and fp8 lack a cell and are not"),
+    ):
+        changed = {row.key: row for row in dead[:count]}
+        answer = given(made_up_record(["bf16", "fp8", "w8a8"], [(1, 128), (1, 1024)], changed), "one")
+        assert any(said in caveat for caveat in answer.caveats)

@@ -85,7 +85,8 @@ def everything() -> Record:
     changed = {row.key: row for rows in (_cells(), _served(), _weights(), _others()) for row in rows}
     changed["serve", "q4w4a16", "boot"] = None  # type: ignore[assignment]
     head = {"usd_per_hour": 2.0, "bf16_source_hash": "beef", "caveats": ["made up"]}
-    return made_up_record(BUILDS, GRID, changed, **head)
+    record = made_up_record(BUILDS, GRID, changed, **head)
+    return replace(record, header={**record.header, "builds": [*BUILDS, "q4w4a16emb4"]})
 
 
 def _page() -> str:

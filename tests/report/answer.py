@@ -4,14 +4,14 @@ A rule compares only builds that ran, answered right and verified; it never pick
 overlap. Knows no page: an answer is words, figures and caveats.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from tests.report.caveats import fit
+from tests.report.caveats import fit, left_unserved, unserved
 from tests.report.fidelity import fidelity_answer
 from tests.report.run import BASE, NOISY_CV, Gap, Run, load_name
 from tests.report.spread import Interval, around, geometric_mean, pooled
 from tests.report.standing import Answer, Standing, tied
-from tests.report.words import gib, listed, rate, ratio, share, whole
+from tests.report.words import gib, is_, listed, rate, ratio, share, whole
 
 SHARED_KEEPS = 0.5  # on a shared card a build must keep half the speed of the fastest
 BEHIND = 0.03  # a tied build this far behind is tied by its spread, and a caveat says so
@@ -90,10 +90,16 @@ def _speed_caveats(
         caveats.append(f"only a wide spread keeps {listed(behind)} in")
     if all(each.interval is None or each.interval.low is None for each in standings):
         caveats.append("without repeats no spread is known, so no build can be called faster")
-    missing = [b.name for b in fit(run) if b.name not in {each.build for each in standings}]
-    if missing:
-        caveats.append(f"{listed(missing)} lacks a cell and is not compared")
-    return tuple(caveats)
+    return (*caveats, *_left_out(run, [each.build for each in standings], "a cell"))
+
+
+def _left_out(run: Run, compared: Collection[str], what: str) -> tuple[str, ...]:
+    """Builds that an answer cannot compare: those that never ran, and those that lack some figure."""
+    never = [name for names in unserved(run).values() for name in names]
+    lacking = [b.name for b in fit(run) if b.name not in compared and b.name not in never]
+    verb = "lacks" if len(lacking) == 1 else "lack"
+    said = (f"{listed(lacking)} {verb} {what} and {is_(lacking)} not compared",) if lacking else ()
+    return (*said, *left_unserved(run))
 
 
 def _memory(run: Run, build: str) -> float | None:
@@ -124,7 +130,7 @@ def shared_answer(run: Run) -> Answer:
     verdict = "clear" if len(picks) == 1 else "equal"
     basis = f"least memory after load, among builds at least {share(SHARED_KEEPS)} as fast as the fastest"
     return Answer(
-        "shared", asked, picks, verdict, basis, tuple(standings), _shared_caveats(memory, speeds, least)
+        "shared", asked, picks, verdict, basis, tuple(standings), _shared_caveats(run, memory, speeds, least)
     )
 
 
@@ -134,10 +140,13 @@ def _shared_words(run: Run, name: str, loaded: float, standing: Standing) -> str
     return f"{gib(loaded)} loaded{room}; {standing.words}"
 
 
-def _shared_caveats(memory: dict[str, float], speeds: dict[str, Standing], least: float) -> tuple[str, ...]:
+def _shared_caveats(
+    run: Run, memory: dict[str, float], speeds: dict[str, Standing], least: float
+) -> tuple[str, ...]:
     smaller = sorted((m, n) for n, m in memory.items() if m < least and n in speeds)
     caveats = [f"{n} takes less, {gib(m)}, at {speeds[n].words.partition(' (')[0]}" for m, n in smaller]
-    return tuple(caveats)
+    both = [name for name in memory if name in speeds]
+    return (*caveats, *_left_out(run, both, "a cell or its memory"))
 
 
 def answers(run: Run) -> tuple[Answer, ...]:

@@ -1,11 +1,12 @@
-"""What limits a run's figures: builds that no rule may pick, another bf16, drift, an advisory machine. Pure."""
+"""What limits a run's figures: builds that no rule may pick or that never ran, another bf16, drift. Pure."""
 
 from tests.report.run import BASE, Build, Run
 from tests.report.spread import geometric_mean
-from tests.report.words import listed, ratio
+from tests.report.words import is_, listed, ratio, was
 from tests.support.record import Row
 
 FACTS = ("boot", "image refused")  # of serving; a build that fails these still says the right thing
+SERVED, TIMED = "not served", "served but not timed in any cell"
 DRIFT = 0.03  # bf16 measured twice may differ by this much before a caveat says so
 
 
@@ -28,6 +29,40 @@ def fit(run: Run) -> list[Build]:
     """The builds that may be picked."""
     out = disqualified(run)
     return [build for build in run.builds if build.name not in out]
+
+
+def _without(run: Run, suite: str) -> list[str]:
+    """Planned builds of which nothing of a suite ended ok, though it can exist and the suite was begun."""
+    rows = run.record.of(suite)
+    ends: dict[str, set[str]] = {row.build: set() for row in rows}
+    for row in rows:
+        ends[row.build].add(row.outcome)
+    names = [build.name for build in run.planned] if rows else []
+    return [name for name in names if "ok" not in ends.get(name, ()) and ends.get(name) != {"infeasible"}]
+
+
+def unserved(run: Run) -> dict[str, list[str]]:
+    """Planned builds that no answer on speed or memory can count, by what they lack."""
+    never = _without(run, "serve")
+    silent = [name for name in _without(run, "sweep") if name not in never]
+    return {words: names for words, names in ((SERVED, never), (TIMED, silent)) if names}
+
+
+def left_unserved(run: Run) -> tuple[str, ...]:
+    """What an answer says of the builds that it leaves out because they never ran."""
+    return tuple(
+        f"unfinished: {listed(names)} {was(names)} {words} and {is_(names)} not compared"
+        for words, names in unserved(run).items()
+    )
+
+
+def unfinished(run: Run) -> str:
+    """One line for the first screen: how many planned builds never ran; empty where all did."""
+    parts = [
+        f"{len(names)} of {len(run.planned)} builds {was(names)} {words}"
+        for words, names in unserved(run).items()
+    ]
+    return f"unfinished: {listed(parts)}" if parts else ""
 
 
 def run_caveats(run: Run) -> tuple[str, ...]:

@@ -66,7 +66,9 @@ def _share_identical(run: Run, build: str) -> float | None:
 def fidelity_answer(run: Run) -> Answer:
     """The quantized build nearest to its source: one on the source's own grid first, then the least error."""
     asked = "For fidelity to the checkpoint"
-    quantized = [build for build in fit(run) if build.linears not in DENSE]
+    ran = {build.name for build in run.builds}
+    candidates = [*fit(run), *(build for build in run.planned if build.name not in ran)]
+    quantized = [build for build in candidates if build.linears not in DENSE]
     found = {build.name: _fidelity_standing(run, build) for build in quantized}
     ranked = sorted((each for each in found.values() if each), key=lambda each: each[0])
     if not ranked:

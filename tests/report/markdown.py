@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tests.report.answer import answers
-from tests.report.caveats import run_caveats
+from tests.report.caveats import run_caveats, unfinished
 from tests.report.definitions import DEFINITIONS
 from tests.report.repeat import commands
 from tests.report.run import Gap, Run
@@ -99,6 +99,8 @@ def markdown(record: Record, first: Sequence[Section] = ()) -> str:
     lines = [f"# {escaped(title_of(run))}", ""]
     if run.published:
         lines += [f"> Published figures, not measured here: {escaped(str(run.header.get('source')))}.", ""]
+    if said := unfinished(run):
+        lines += [f"> **{escaped(said)}**", ""]
     for answer in answers(run):
         lines += answer_lines(answer)
     lines += ["", *(f"- all of this: {escaped(caveat)}" for caveat in run_caveats(run))]

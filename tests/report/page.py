@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from tests.report.answer import answers
 from tests.report.bundle import vega
-from tests.report.caveats import run_caveats
+from tests.report.caveats import run_caveats, unfinished
 from tests.report.definitions import DEFINITIONS
 from tests.report.markdown import title_of
 from tests.report.plots import specs
@@ -120,6 +120,7 @@ def page(record: Record, first: Sequence[Section] = ()) -> str:
             title=title_of(run),
             run=run,
             answers=answers(run),
+            unfinished=unfinished(run),
             caveats=run_caveats(run),
             sections=(*first, *sections(run)),
             definitions=DEFINITIONS,

@@ -250,6 +250,11 @@ class Run:
         absent = Cell(build, *load, 1, "not_run", "this run has no such cell")
         return self.cells.get((build, load), absent)
 
+    @cached_property
+    def planned(self) -> tuple[Build, ...]:
+        """Every build that the header says was to be measured, whether or not a row names it."""
+        return tuple(Build(str(name), _format_of(str(name))) for name in self.header.get("builds", ()))
+
     @property
     def machine(self) -> str:
         """Name of the machine's record, empty where the header does not tell."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.report.answer import answers
-from tests.report.caveats import drift_of, run_caveats
+from tests.report.caveats import drift_of, run_caveats, unfinished
 from tests.report.fidelity import fidelity_figure
 from tests.report.run import Build, Cell, Gap, Run
 from tests.report.spread import cell_interval, pooled
@@ -103,7 +103,7 @@ def summary(record: Record) -> dict[str, Any]:
         "source": str(run.header.get("source", "")),
         "commit": str(run.header.get("commit", "")),
         "answers": [_answer(answer) for answer in answers(run)],
-        "caveats": list(run_caveats(run)),
+        "caveats": [each for each in (unfinished(run), *run_caveats(run)) if each],
         "drift": drift_of(run),
         "builds": [_build(run, build) for build in run.builds],
         "gate": [

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from tests.report.answer import answers
+from tests.report.caveats import unfinished
 from tests.report.products import rows_name, token_rows
 from tests.report.run import Gap, Run, load_name
 from tests.report.standing import Answer
@@ -138,7 +139,8 @@ def table(record: Record, *, colour: bool = False) -> list[str]:
         Headings bold and failures red; off, no line holds an escape.
     """
     run = Run(record)
-    parts = [[line for answer in answers(run) for line in _answer_lines(answer)]]
+    said = unfinished(run)
+    parts = [textwrap.wrap(said, WIDTH) + [line for answer in answers(run) for line in _answer_lines(answer)]]
     parts += blocks(_columns(overview(run)) + _speed_columns(run)) if run.builds else [["no build ran"]]
     parts += blocks(columns) if len(columns := _product_columns(run)) > 1 else []
     headings = {id(part) for part in parts[1:]}

@@ -100,6 +100,16 @@ def written(form: str, value: Any) -> str:
     return FORMS[form](value)
 
 
+def is_(names: Sequence[str]) -> str:
+    """``is`` for one name, ``are`` for more."""
+    return "is" if len(names) == 1 else "are"
+
+
+def was(names: Sequence[str]) -> str:
+    """``was`` for one name, ``were`` for more."""
+    return "was" if len(names) == 1 else "were"
+
+
 def listed(names: Sequence[str], last: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     if len(names) < 2:
