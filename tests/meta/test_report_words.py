@@ -1,6 +1,8 @@
 """How figures are written at the edges of their units, and how far they may be off: each case by hand."""
 
+import html
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from quantkit.formats import FORMATS
 from tests.meta.made_up import cell_row
+from tests.report.markdown import escaped
 from tests.report.plots.heat import HEAT_NAMES, heat_class
 from tests.report.plots.scatter import _front, _share_labels
 from tests.report.run import Cell, Gap, cell_of
@@ -143,3 +146,17 @@ def test_which_points_have_a_name() -> None:
     assert labels((6.4, 95), (10, 100)) == ["a", "b"]
     assert labels((6.6, 93), (10, 100)) == ["a", "b"]
     assert labels((0, 0)) == ["a"]
+
+
+def shown(markdown_: str) -> str:
+    """What CommonMark shows of inline text: a backslash before punctuation is eaten, an entity is its character."""
+    return re.sub(
+        r"\\([!-/:-@\[-`{-~])|&#?\w+;", lambda found: found[1] or html.unescape(found[0]), markdown_
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["assert ['model.language_model' == []", "a | b", "*a* _b_ `c` #1 ~d~", "<b> & &amp; @x", r"C:\[x]"]
+)
+def test_markdown_shows_the_text_of_a_record_as_it_is(text: str) -> None:
+    assert shown(escaped(text)) == text

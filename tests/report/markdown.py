@@ -25,7 +25,7 @@ SPECIAL = re.compile(r"[\\`*\[\]#|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     text = CONTROL.sub("", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return SPECIAL.sub(r"\\\g<0>", text).replace("\n", "<br>").replace("@", "&#64;").replace("[", "&#91;")
+    return SPECIAL.sub(r"\\\g<0>", text).replace("\n", "<br>").replace("@", "&#64;")
 
 
 def _cell(form: str, value: object) -> str:
@@ -73,7 +73,7 @@ def _verbatim(lines: Iterable[str]) -> str:
     """Lines that stand in an HTML block as they are."""
     return (
         html.escape("\n".join(lines), quote=False)
-        .replace("@", "&#64;")
+        .replace("@", "&#64;").replace("[", "&#91;")
         .replace("]", "&#93;")
         .replace("[", "&#91;")
     )
