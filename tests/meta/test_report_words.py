@@ -156,7 +156,8 @@ def shown(markdown_: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "text", ["assert ['model.language_model' == []", "a | b", "*a* _b_ `c` #1 ~d~", "<b> & &amp; @x", r"C:\[x]"]
+    "text",
+    ["assert ['model.language_model' == []", "a | b", "*a* _b_ `c` #1 ~d~", "<b> & &amp; @x", r"C:\[x]"],
 )
 def test_markdown_shows_the_text_of_a_record_as_it_is(text: str) -> None:
     assert shown(escaped(text)) == text

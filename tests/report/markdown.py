@@ -73,7 +73,7 @@ def _verbatim(lines: Iterable[str]) -> str:
     """Lines that stand in an HTML block as they are."""
     return (
         html.escape("\n".join(lines), quote=False)
-        .replace("@", "&#64;").replace("[", "&#91;")
+        .replace("@", "&#64;")
         .replace("]", "&#93;")
         .replace("[", "&#91;")
     )
