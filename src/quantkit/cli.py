@@ -4,12 +4,16 @@ An input error is one sentence on standard error and exit status 2. Defaults com
 """
 
 import argparse
+import difflib
 import io
+import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +31,7 @@ MOST = 256  # threads or ranks; far above what helps, and below what a system re
 SCHEMA_VERSION = 1
 DEFAULT_MACHINE = "mi300x"
 PROBLEMS_SHOWN = 20
+ONE_OBJECT = "print one JSON object (default: text)"
 
 
 def _print_json(value: dict[str, Any]) -> None:
@@ -50,7 +55,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     with Checkpoint.open(arguments.source) as source:
         plan = make_plan(source.config, source.entries, format_named(arguments.format))
-    machine, free = machine_named(arguments.machine), free_bytes(arguments.out)
+    machine, free = machine_named(arguments.machine, arguments.machines), free_bytes(arguments.out)
     found = plan_to_dict(plan, machine, arguments.tensor_parallel, free)
     if arguments.json:
         _print_json(found)
@@ -124,54 +129,88 @@ def _count(text: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    def print_help(self, file: Any = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         """Print it at once: argparse says nothing where the output is full, and the interpreter too much."""
-        print(self.format_help(), end="", file=file, flush=True)
+        print(message, end="", file=file, flush=True)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Name a misspelt option before argparse says that the option it was meant for is absent."""
+        known = self._option_string_actions
+        for word in itertools.takewhile("--".__ne__, args if self._subparsers is None else ()):
+            name = word.partition("=")[0]
+            if re.match("--?[a-z]", name) and not any(option.startswith(name) for option in known):
+                near = difflib.get_close_matches(name, known, 1)
+                self.error(
+                    f"unrecognized arguments: {name}" + "".join(f", expected {option}" for option in near)
+                )
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """End as every other input error does."""
         self.exit(UNUSABLE, f"quantkit: {message} ({self.prog} --help says what there is)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _source_and_format(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", type=Path, help="folder of the bfloat16 checkpoint: a Gemma 4 QAT release")
+    command.add_argument("--format", required=True, help=f"what to make: {', '.join(FORMATS)}")
+
+
+def _plan_options(plan: argparse.ArgumentParser) -> None:
+    _source_and_format(plan)
+    plan.add_argument("--json", action="store_true", help=ONE_OBJECT)
+    about = "card to predict for: a record of machines.toml (default: %(default)s)"
+    plan.add_argument("--machine", default=DEFAULT_MACHINE, metavar="NAME", help=about)
+    about = "file of further machine records, like machines.toml (default: none)"
+    plan.add_argument("--machines", type=Path, metavar="FILE", help=about)
+    about = f"ranks to check kernels for, 1 to {MOST} (default: %(default)s)"
+    plan.add_argument("--tensor-parallel", type=_count, default=1, metavar="N", help=about)
+    about = "where the build would go: its disk is looked at (default: the current folder)"
+    plan.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help=about)
+
+
+def _build_options(build: argparse.ArgumentParser) -> None:
     from quantkit.convert import DEFAULT_WORKERS, OFF_GRID_CHOICES
 
+    _source_and_format(build)
+    build.add_argument("out", type=Path, help="folder for the build: a new one, or one that this build began")
+    about = "take int4 tables over from a finished build of the same source (default: make them)"
+    build.add_argument("--on", type=Path, metavar="BUILD", help=about)
+    about = f"threads, 1 to {MOST} (default: %(default)s)"
+    build.add_argument("--workers", type=_count, default=DEFAULT_WORKERS, metavar="N", help=about)
+    about = "a linear off the 4-bit grid: refuse the build, or keep that linear bf16 (default: %(default)s)"
+    build.add_argument("--off-grid", choices=OFF_GRID_CHOICES, default=OFF_GRID_CHOICES[0], help=about)
+    build.add_argument("--json", action="store_true", help=ONE_OBJECT)
+
+
+def _verify_options(verify: argparse.ArgumentParser) -> None:
+    verify.add_argument("source", type=Path, help="folder of the checkpoint that the build was made from")
+    verify.add_argument("built", type=Path, help="folder of the build")
+    about = "write the report there; - prints it (default: one line alone)"
+    verify.add_argument("--json", type=Path, metavar="FILE", help=about)
+    about = "write a model card from the report (default: none)"
+    verify.add_argument("--card", type=Path, metavar="FILE", help=about)
+    about = (
+        "a checkpoint that others made: judge it by bounds (default: as a build of quantkit, byte for byte)"
+    )
+    verify.add_argument("--foreign", action="store_true", help=about)
+
+
+COMMANDS = (
+    ("formats", "the table of builds", _formats, lambda parser: None),
+    ("plan", "decisions and sizes, from headers alone", _plan, _plan_options),
+    ("build", "write a build; run again after a crash, it resumes", _build, _build_options),
+    ("verify", "re-read both, compare every value, judge", _verify, _verify_options),
+)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="quantkit", description="Every weight format from one QAT checkpoint.")
+    parser.add_argument("--version", action="version", version=f"quantkit {version('quantkit')}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("formats", help="the table of builds").set_defaults(run=_formats)
-
-    plan = commands.add_parser("plan", help="decisions and sizes, from headers alone")
-    plan.add_argument("source", type=Path)
-    plan.add_argument("--format", required=True)
-    plan.add_argument("--json", action="store_true", help="one JSON object")
-    plan.add_argument(
-        "--machine", default=DEFAULT_MACHINE, help="card to predict for: a record of machines.toml"
-    )
-    plan.add_argument(
-        "--tensor-parallel", type=_count, default=1, metavar="N", help="ranks to check kernels for"
-    )
-    plan.add_argument(
-        "--out", type=Path, default=Path(), help="where the build would go: its disk is looked at"
-    )
-    plan.set_defaults(run=_plan)
-
-    build = commands.add_parser("build", help="write a build; run again after a crash, it resumes")
-    build.add_argument("source", type=Path)
-    build.add_argument("out", type=Path)
-    build.add_argument("--format", required=True)
-    build.add_argument("--on", type=Path, metavar="BUILD", help="take int4 tables over from a finished build")
-    build.add_argument("--workers", type=_count, default=DEFAULT_WORKERS)
-    build.add_argument("--off-grid", choices=OFF_GRID_CHOICES, default=OFF_GRID_CHOICES[0])
-    build.add_argument("--json", action="store_true", help="one JSON object")
-    build.set_defaults(run=_build)
-
-    verify = commands.add_parser("verify", help="re-read both, compare every value, judge")
-    verify.add_argument("source", type=Path)
-    verify.add_argument("built", type=Path)
-    verify.add_argument("--json", type=Path, metavar="FILE", help="write the report there; - prints it")
-    verify.add_argument("--card", type=Path, metavar="FILE", help="write a model card from the report")
-    verify.add_argument("--foreign", action="store_true", help="a checkpoint that others made: bounds only")
-    verify.set_defaults(run=_verify)
+    for name, about, run, add_options in COMMANDS:
+        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        add_options(command)
+        command.set_defaults(run=run)
     return parser
 
 

@@ -102,15 +102,15 @@ def machines(more: Path | None = None) -> dict[str, Machine]:
     return shipped if more is None else {**shipped, **read_machines(more)}
 
 
-def machine_named(name: str) -> Machine:
-    """The record of that name.
+def machine_named(name: str, more: Path | None = None) -> Machine:
+    """The record of that name, shipped or of a further file.
 
     Raises
     ------
     UnknownMachine
         With the names there are.
     """
-    known = machines()
+    known = machines(more)
     if name not in known:
         raise UnknownMachine("machine", got=repr(name), expected=f"one of {', '.join(known)}")
     return known[name]
