@@ -88,6 +88,9 @@ def _build(arguments: argparse.Namespace) -> int:
         )
     for module in made.kept:
         print(f"left bf16, off the grid or fused with one that is: {module}")
+    if not made.blocks:
+        print(f"finished already, nothing was written: {made.out}")
+        return GOOD
     print(f"{made.blocks} blocks, {made.blocks_reused} of them from an earlier call; in {made.out}")
     return GOOD
 

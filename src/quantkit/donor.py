@@ -60,7 +60,9 @@ class Donor:
         for stored in (stored for module in decision.stored for stored in module):
             entry = self.checkpoint.entries.get(stored.name)
             if recorded is None or entry is None or entry.shape != stored.shape:
-                raise NotEligible(f"build {self.root}", got=f"no int4 {stored.name} of that shape")
+                got, expected = f"no int4 {stored.name} of that shape", f"{list(stored.shape)}"
+                hint = "name a build of the same source that has this format's int4 tables"
+                raise NotEligible(f"build {self.root}", got=got, expected=expected, hint=hint)
 
     def gives(self, decision: Decision) -> bool:
         """Whether this tensor's codes are taken over."""

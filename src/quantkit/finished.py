@@ -13,6 +13,7 @@ from quantkit.header import read_json_object
 from quantkit.provenance import PROVENANCE, check_recorded
 from quantkit.writer import Shard
 
+LONGEST = 300  # characters of what differs: names of kept modules may be many
 HINT = "choose a new folder, or delete this one"
 
 
@@ -37,8 +38,15 @@ def read_finished(
     recorded = read_json_object(folder / PROVENANCE)
     check_recorded(recorded, f"{PROVENANCE} of {folder}")
     source = {key: value for key, value in recorded["source"].items() if key != "hash"}
-    if {**{key: recorded.get(key) for key in facts}, "source": source} != dict(facts):
-        raise OutputNotUsable(f"output {folder}", got="a finished build of another kind", hint=HINT)
+    there = {key: recorded.get(key) for key in facts} | source
+    asked = {**facts, **facts["source"]}
+    differing = [key for key in there | asked if key != "source" and there.get(key) != asked.get(key)]
+    if differing:
+        got, expected = (
+            ", ".join(f"{key} {about.get(key)!r}" for key in differing)[:LONGEST] for about in (there, asked)
+        )
+        got = f"a finished build of another kind: {got}"
+        raise OutputNotUsable(f"output {folder}", got=got, expected=expected, hint=HINT)
     if (folder / CONFIG).read_bytes() != config or not all(_intact(folder, shard) for shard in shards):
         raise OutputNotUsable(f"output {folder}", got="a build that was changed since", hint=HINT)
     return recorded

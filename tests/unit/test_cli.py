@@ -45,6 +45,10 @@ def test_build_says_what_it_found(source: Path, tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().out
     assert "276 modules, 264 tensors copied" in said
     assert "0 off the grid" in said
+    assert "0 of them from an earlier call" in said
+    assert main(["build", str(source), str(tmp_path / "out"), "--format", "q4w4a16"]) == 0
+    again = capsys.readouterr().out.splitlines()
+    assert again == [*said.splitlines()[:-1], f"finished already, nothing was written: {tmp_path / 'out'}"]
 
 
 def test_plan_reads_headers_alone(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
