@@ -11,12 +11,22 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 SUITES = ("quant", "gemm", "serve", "sweep")
 
 
-def _options(header: Mapping[str, Any]) -> Iterable[str]:
-    settings = header.get("settings", {})
+def _given(header: Mapping[str, Any]) -> Iterable[str]:
+    """Options as they stood on the command line; an older record tells the source's name alone."""
+    given = header.get("given")
+    if isinstance(given, Mapping):
+        for name, value in given.items():
+            yield f"--{str(name).replace('_', '-')}={value}"
+        return
     if header.get("source"):
         yield from ("--source", str(header["source"]))
     if header.get("bf16_source_hash"):
         yield from ("--bf16-source", "BF16_CHECKPOINT")
+
+
+def _options(header: Mapping[str, Any]) -> Iterable[str]:
+    settings = header.get("settings", {})
+    yield from _given(header)
     if header.get("builds"):
         yield from ("--builds", ",".join(map(str, header["builds"])))
     if settings.get("grid"):

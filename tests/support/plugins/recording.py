@@ -15,7 +15,7 @@ import pytest
 from quantkit.machines import Machine
 from tests.support.host.machine import facts
 from tests.support.journal import Journal
-from tests.support.plugins.options import SETTINGS
+from tests.support.plugins.options import OPTIONS, SETTINGS, records
 from tests.support.record import (
     Key,
     Record,
@@ -31,6 +31,8 @@ from tests.support.settings import Boot, Settings
 from tests.support.sources.source import pin_of
 from tests.support.sources.sourcehash import source_hash
 
+# options that the rest of the header tells by a name or in digest alone
+GIVEN = ("machines", "source", "bf16_source", "checkpoints", "price")
 SUITES = ("quant", "gemm", "serve", "sweep")
 ROW = "quantkit_row"
 INFEASIBLE = "infeasible: "
@@ -87,6 +89,14 @@ def commit() -> str:
     return said.strip() or "unknown"
 
 
+def given_of(config: pytest.Config) -> dict[str, str]:
+    """Options as they stand on the command line, without those that say what is so by default."""
+    defaults = {name[2:].replace("-", "_"): kwargs.get("default") for name, kwargs in OPTIONS}
+    defaults["source"] = config.stash[SETTINGS].machine.source or records(config)["cpu"].source
+    found = {name: config.getoption(name) for name in GIVEN}
+    return {name: str(value) for name, value in found.items() if value != defaults[name]}
+
+
 def header_of(settings: Settings) -> dict[str, Any]:
     """Who measured what, where: the facts that stand at the head of a record."""
     return {
@@ -113,8 +123,9 @@ def apart(then: Any, now: Any) -> tuple[Any, Any]:
 class Ledger:
     """The rows of a run: those of earlier sessions, and those of this one."""
 
-    def __init__(self, settings: Settings, writes: bool) -> None:
+    def __init__(self, settings: Settings, writes: bool, given: Mapping[str, str] | None = None) -> None:
         self.settings = settings
+        self.given = given or {}
         self.journal = Journal(settings.run)
         self.writes = writes
         self.header, earlier = self.journal.read()
@@ -136,7 +147,7 @@ class Ledger:
     def write(self, row: Row) -> None:
         """Put a row into the journal, with the header before the first one."""
         if not self.header:
-            self.header = header_of(self.settings)
+            self.header = header_of(self.settings) | {"given": dict(self.given)}
         self.journal.begin(self.header)
         self.journal.add(row)
         self.rows[row.key] = row
@@ -152,7 +163,8 @@ class Ledger:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Open the run: nothing is written until the first row."""
-    config.stash[LEDGER] = Ledger(config.stash[SETTINGS], writes=not hasattr(config, "workerinput"))
+    writes = not hasattr(config, "workerinput")
+    config.stash[LEDGER] = Ledger(config.stash[SETTINGS], writes, given_of(config))
 
 
 def _row(item: pytest.Item, report: pytest.TestReport) -> Row:
