@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from quantkit.checkpoint import Checkpoint
-from quantkit.errors import QuantkitError
+from quantkit.errors import NotEligible, QuantkitError
 from quantkit.formats import FORMATS, format_named
 from quantkit.machines import machine_named
 from quantkit.output import free_bytes
@@ -61,7 +61,12 @@ def _plan(arguments: argparse.Namespace) -> int:
         _print_json(found)
     else:
         print(plan_to_text(found))
-    return GOOD
+    if not found["not_eligible"]:
+        return GOOD
+    what = f"{machine.name} with --tensor-parallel {arguments.tensor_parallel}"
+    got = f"no kernel for {len(found['not_eligible'])} of {found['linears']} linears"
+    print(end="", flush=True)
+    raise NotEligible(what, got=got, expected="one for each", hint="ask for other ranks or another format")
 
 
 def _build(arguments: argparse.Namespace) -> int:

@@ -58,12 +58,23 @@ def _rank_shape(decision: Decision, config: TextConfig, ranks: int) -> tuple[flo
     return (n, k)
 
 
-def _misfit(module: str, scheme: Scheme, shape: tuple[float, float], on_cpu: bool) -> Misfit | None:
+def _reason(letter: str, whole: int, part: float, multiple: int) -> str:
+    """What is wrong with one side of a product; empty where nothing is."""
+    if part % 1:
+        return f"{letter} of {whole} is not divisible by {round(whole / part)}"
+    if part % multiple:
+        return f"{letter} of {part:.0f}{' a rank' if part != whole else ''} is no multiple of {multiple}"
+    return ""
+
+
+def _misfit(decision: Decision, scheme: Scheme, shape: tuple[float, float], on_cpu: bool) -> Misfit | None:
     asked = ASKED.get((scheme.code_dtype, on_cpu))
-    if asked is None or not (shape[0] % asked.n or shape[1] % asked.k):
+    if asked is None:
         return None
-    reason = f"N must be a multiple of {asked.n} and K of {asked.k}"
-    return Misfit(module, asked.kernel, shape, reason)
+    n, k = decision.tensor.shape
+    reasons = (_reason("N", n, shape[0], asked.n), _reason("K", k, shape[1], asked.k))
+    reason = " and ".join(filter(None, reasons))
+    return Misfit(decision.tensor.module, asked.kernel, shape, reason) if reason else None
 
 
 def misfits(plan: Plan, *, on_cpu: bool = False, ranks: int = 1) -> tuple[Misfit, ...]:
@@ -75,6 +86,6 @@ def misfits(plan: Plan, *, on_cpu: bool = False, ranks: int = 1) -> tuple[Misfit
     for decision in plan.decisions:
         if decision.scheme is not None and decision.tensor.role is Role.LINEAR:
             shape = _rank_shape(decision, plan.inventory.config, ranks)
-            misfit = _misfit(decision.tensor.module, decision.scheme, shape, on_cpu)
+            misfit = _misfit(decision, decision.scheme, shape, on_cpu)
             found += [misfit] if misfit else []
     return tuple(found)

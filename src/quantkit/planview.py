@@ -91,10 +91,10 @@ def plan_to_text(found: Mapping[str, Any]) -> str:
         lines.append(
             f"{found['kv_tokens']:,} KV tokens on {found['machine']['name']} ({found['kv_tokens_basis']})"
         )
-    for misfit in found["not_eligible"]:
-        lines.append(
-            f"no kernel: {misfit['module']}, {misfit['kernel']} at {misfit['shape']}: {misfit['reason']}"
-        )
+    unfit = Counter((m["module"].rpartition(".")[2], m["kernel"], m["reason"]) for m in found["not_eligible"])
+    lines += [
+        f"no kernel: {count} x {kind}, {kernel}: {reason}" for (kind, kernel, reason), count in unfit.items()
+    ]
     free = found["disk_free_bytes"] / GIB
     lines.append(f"disk: {free:.1f} GiB free, {'enough' if found['disk_suffices'] else 'NOT ENOUGH'}")
     return "\n".join(lines)

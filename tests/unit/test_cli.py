@@ -64,12 +64,15 @@ def test_plan_reads_headers_alone(source: Path, capsys: pytest.CaptureFixture[st
 def test_plan_for_many_ranks_names_what_does_not_fit(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(["plan", str(source), "--format", "q4w4a16", "--machine", "cpu", "--tensor-parallel", "8"]) == 0
-    )
-    said = capsys.readouterr().out
-    assert "no kernel: model.language_model.layers.0.mlp.down_proj, CPU WNA16" in said
-    assert "tensors  left out" in said
+    arguments = ["plan", str(source), "--format", "q4w4a16", "--machine", "cpu", "--tensor-parallel", "8"]
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert " x down_proj, CPU WNA16: K of " in said.out
+    assert "tensors  left out" in said.out
+    assert said.err.startswith("quantkit: cpu with --tensor-parallel 8, got no kernel for ")
+    assert len(said.err.splitlines()) == 1
+    assert main([*arguments, "--json"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["not_eligible"]) > 100
 
 
 @pytest.mark.parametrize(

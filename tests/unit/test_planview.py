@@ -57,4 +57,13 @@ def test_kernels_are_the_machine_s_and_the_ranks_(machine: str, kernel: str) -> 
     assert plan_to_dict(plan, machine_named(machine), 1, PLENTY)["not_eligible"] == []
     said = plan_to_dict(plan, machine_named(machine), 128, PLENTY)
     assert {misfit["kernel"] for misfit in said["not_eligible"]} == {kernel}
-    assert f"no kernel: {said['not_eligible'][0]['module']}, {kernel} at" in plan_to_text(said)
+    assert f" x o_proj, {kernel}: K of " in plan_to_text(said)
+
+
+def test_what_has_no_kernel_is_told_by_kind_and_reason() -> None:
+    plan = plan_of(real_config("E2B"), "fp8")
+    said = [plan_to_text(plan_to_dict(plan, CARD, ranks, PLENTY)).splitlines() for ranks in (3, 256)]
+    lines = [[line for line in lines if line.startswith("no kernel")] for lines in said]
+    assert "no kernel: 28 x q_proj, torch scaled_mm: N of 2048 is not divisible by 3" in lines[0]
+    assert "no kernel: 28 x q_proj, torch scaled_mm: N of 8 a rank is no multiple of 16" in lines[1]
+    assert all(len(found) < 12 for found in lines)
