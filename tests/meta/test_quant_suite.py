@@ -7,10 +7,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from quantkit.findings import Finding
 from quantkit.formats import FORMATS, INT4
 from quantkit.metrics import Measure
 from quantkit.model import Role
 from quantkit.verify import Report
+from tests.quant.faulty import NAMED, FaultyBuild, refuse_faulty
 from tests.quant.test_fidelity import test_bounds as bounds
 from tests.quant.test_fidelity import test_copied as copied
 from tests.quant.test_fidelity import test_fidelity as fidelity
@@ -131,8 +133,21 @@ def test_what_is_quantized_is_what_the_format_says(name: str, report: Any, good:
         row = run(fidelity, name, report)
         assert row.keys() == {"modules", "tables"}
         return
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, FaultyBuild)):
         run(fidelity, name, report)
+
+
+@pytest.mark.parametrize(
+    ("count", "head", "more"), [(1, "1 problem:", ""), (5, "5 problems:", "; and 2 more")]
+)
+def test_a_faulty_build_names_its_first_problems_as_verify_does(count: int, head: str, more: str) -> None:
+    problems = [Finding("off_grid", f"layer{n}.q_proj", count=4) for n in range(count)]
+    with pytest.raises(FaultyBuild) as refused:
+        refuse_faulty("q4w4a16", problems)
+    said = "; ".join(str(each) for each in problems[:NAMED])
+    assert str(refused.value).startswith(f"build q4w4a16, got {head} {said}{more}, expected none (")
+    assert len(str(refused.value).splitlines()) == 1
+    refuse_faulty("q4w4a16", [])
 
 
 @pytest.mark.parametrize(
