@@ -51,6 +51,19 @@ def test_a_build_is_made_until_it_is_whole(tmp_path: Path, written: Written) -> 
         assert written == [(tmp_path / "source", out, fp8)] * times
 
 
+def test_a_build_of_other_code_is_made_anew(
+    tmp_path: Path, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fp8, mine = FORMATS["fp8"], settings(tmp_path)
+    for _ in range(3):
+        out = builds.make(fp8, mine)
+    (out / "old").touch()
+    monkeypatch.setattr(builds, "WRITER", "another")
+    assert builds.make(fp8, mine) == out
+    assert len(written) == 3
+    assert not (out / "old").exists()
+
+
 def test_only_bf16_may_have_a_source_of_its_own(tmp_path: Path, written: Written) -> None:
     for own, name, source in ((True, "bf16", "release"), (True, "fp8", "source"), (False, "bf16", "source")):
         out = builds.make(FORMATS[name], settings(tmp_path, own))

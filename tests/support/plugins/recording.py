@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+import quantkit
 from quantkit.machines import Machine
 from tests.support.host.machine import facts
 from tests.support.journal import Journal
@@ -29,14 +30,16 @@ from tests.support.record import (
 )
 from tests.support.settings import Boot, Settings
 from tests.support.sources.source import pin_of
-from tests.support.sources.sourcehash import source_hash
+from tests.support.sources.sourcehash import code_hash, source_hash
 
 # options that the rest of the header tells by a name or in digest alone
 GIVEN = ("machines", "source", "bf16_source", "checkpoints", "price")
+TESTS = Path(__file__).parents[2]
 SUITES = ("quant", "gemm", "serve", "sweep")
 ROW = "quantkit_row"
 INFEASIBLE = "infeasible: "
 KNOWN = "known failure: "
+NOT_REACHED = "the run ended before this item"
 NUMBERS = pytest.StashKey[dict[str, Any]]()
 KEPT = pytest.StashKey[bool]()  # the item was not run: its row of an earlier session stands
 LEDGER = pytest.StashKey["Ledger"]()
@@ -69,12 +72,13 @@ def key_of(item: pytest.Item) -> Key:
 
 
 def identity_of(settings: Settings) -> dict[str, Any]:
-    """What must not change between the sessions of one run: what is measured, and on what."""
+    """What must not change between the sessions of one run: what is measured, by what code, and on what."""
     host = facts()
     return {
         "source_hash": source_hash(settings.source),
         "bf16_source_hash": source_hash(settings.bf16_source) if settings.bf16_source else "",
         "settings": settings.key,
+        "code": code_hash(Path(quantkit.__file__).parent, *(TESTS / part for part in ("support", *SUITES))),
         "host": {name: host[name] for name in ("cpu", "cores", "gpus")} | host["versions"],
     }
 
@@ -157,7 +161,7 @@ class Ledger:
         if not self.header:
             return None
         for key in planned:
-            self.rows.setdefault(key, Row(*key, outcome="not_run", reason="the run ended before this item"))
+            self.rows.setdefault(key, Row(*key, outcome="not_run", reason=NOT_REACHED))
         return read_record(write_record(self.settings.run, self.header, self.rows.values()))
 
 

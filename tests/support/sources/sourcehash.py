@@ -1,6 +1,6 @@
-"""One hash for a checkpoint's content: what says that two runs measured the same weights.
+"""One hash for a checkpoint's content, one for code's: what says that two runs measured the same, and alike.
 
-Reads whole files in blocks; knows no format. The figure is kept per (path, size, time of change) within a process.
+Reads whole files in blocks; knows no format. A file's figure is kept per (path, size, time of change) within a process.
 """
 
 import hashlib
@@ -27,3 +27,14 @@ def source_hash(source: Path) -> str:
         status = path.stat()
         digest.update(f"{path.name} {_file_hash(path, status.st_size, status.st_mtime_ns)}\n".encode())
     return digest.hexdigest() if files else ""
+
+
+def code_hash(*folders: Path) -> str:
+    """sha256 over the names and contents of the Python and TOML files below some folders."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".toml")):
+            digest.update(
+                f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+            )
+    return digest.hexdigest()
