@@ -54,7 +54,7 @@ def test_a_make_target_exists(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", sorted(set(re.findall(r"^    quantkit (\w+)", README, flags=re.MULTILINE)))
+    "command", sorted(set(re.findall(r"^    [.]venv/bin/quantkit (\w+)", README, flags=re.MULTILINE)))
 )
 def test_a_subcommand_exists(command: str) -> None:
     run = [sys.executable, "-m", "quantkit", command, "--help"]

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
-from quantkit.errors import QuantkitError
+from quantkit.errors import NotACheckpoint, QuantkitError
 from quantkit.machines import Machine, UnknownMachine, machines
 from tests.support.engine.process import SECRET
 from tests.support.host.machine import detected
 from tests.support.settings import GATES, GRIDS, Settings, named_builds
-from tests.support.sources.source import folder_of
+from tests.support.sources.source import folder_of, hub_source
 
 SETTINGS = pytest.StashKey[Settings]()
 WHOLE = "config.json"  # written last: a build that has it is whole
@@ -168,12 +168,17 @@ def _settings(config: pytest.Config) -> Settings:
         raise UnknownMachine(
             f"grid of {machine.name}", got=repr(get("grid")), expected=f"one of {', '.join(GRIDS)}"
         )
+    source = folder_of(get("source"), checkpoints)
+    if hub_source(get("source"), checkpoints) is None and not (source / WHOLE).is_file():
+        raise NotACheckpoint(
+            "--source", got=f"no {WHOLE} in {source}", expected="a checkpoint, or OWNER/NAME"
+        )
     builds = named_builds(get("builds"), bool(get("bf16_source")))
     price = machine.usd_per_hour if get("price") is None else get("price")
     if get("budget") is not None and not price:
         raise pytest.UsageError(f"--budget, got no price of an hour of {machine.name}, expected --price too")
     return Settings(
-        source=folder_of(get("source"), checkpoints),
+        source=source,
         bf16_source=folder_of(get("bf16_source"), checkpoints) if get("bf16_source") else None,
         builds=builds,
         checkpoints=checkpoints,
@@ -200,8 +205,8 @@ def _settings(config: pytest.Config) -> Settings:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the settings once; a wrong value is one sentence, not a traceback."""
     try:
-        for name in records(config).keys() - machines().keys():
-            config.addinivalue_line("markers", f"{name}: needs such a machine")
+        for name, machine in records(config).items():
+            config.addinivalue_line("markers", f"{name}: for a machine of architecture {machine.arch}")
         config.stash[SETTINGS] = _settings(config)
     except QuantkitError as wrong:
         raise pytest.UsageError(str(wrong)) from None
