@@ -23,7 +23,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     # Here, since pytest can no longer rewrite the asserts of a plugin that was imported before it is registered.
     from tests.report.terminal import table, wants_colour
     from tests.report.write import write_report
-    from tests.support.plugins.closing import RECORDED
+    from tests.support.plugins.closing import RECORDED, last_words
     from tests.support.plugins.options import SETTINGS
 
     record = config.stash.get(RECORDED, None)
@@ -31,6 +31,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     terminalreporter.section("quantkit")
     for line in table(record, colour=wants_colour(sys.stdout, os.environ)):
+        terminalreporter.write_line(line)
+    for line in last_words(config):
         terminalreporter.write_line(line)
     run = config.stash[SETTINGS].run
     terminalreporter.write_line(f"record: {run / 'record.jsonl'}")

@@ -172,6 +172,36 @@ def test_another_host_or_engine_is_another_run(project: Path) -> None:
     )
 
 
+def test_other_code_is_another_run(project: Path) -> None:
+    run(project, "tests", "--builds", "bf16")
+    with (project / "tests/support/stats.py").open("a") as file:
+        file.write("# changed\n")
+    status, output = run(project, "tests", "--builds", "bf16")
+    assert status == 4
+    assert "got a run whose code was" in output
+
+
+def test_a_source_that_is_none_is_refused_before_anything_runs(project: Path) -> None:
+    status, output = run(project, "tests", "--source", "nowhere")
+    assert status == 4
+    assert "--source, got no config.json in" in output
+    assert not (project / "run").exists()
+
+
+def test_a_run_that_is_terminated_ends_as_by_ctrl_c_and_says_how_to_go_on(project: Path) -> None:
+    suite = project / "tests/sweep/test_made_up.py"
+    suite.write_text(
+        SUITE + "    import os; os.kill(os.getpid(), 15 if not os.path.exists('ended') else 0)\n"
+    )
+    assert run(project, "tests", "--builds", "bf16")[0] == 2
+    record = read_record(project / "run")
+    assert record.row("sweep", "bf16", "boot").outcome == "ok"  # type: ignore[union-attr]
+    assert record.footer["not_run"] > 0
+    (project / "ended").touch()
+    assert run(project, "tests", "--builds", "bf16")[0] == 0
+    assert read_record(project / "run").footer["not_run"] == 0
+
+
 def test_workers_send_their_rows_and_share_no_server(project: Path) -> None:
     status, _ = run(project, "tests", "--builds", "bf16,fp8,w8a8", "-n", "2")
     assert status == 1

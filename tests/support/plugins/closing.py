@@ -3,6 +3,8 @@
 The estimate of the time left comes from the items of this run that have ended, by suite and test.
 """
 
+import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -10,7 +12,7 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from tests.support.plugins.collecting import PLANNED, RESUMED
-from tests.support.plugins.recording import LEDGER, key_of, suite_of
+from tests.support.plugins.recording import LEDGER, NOT_REACHED, key_of, suite_of
 from tests.support.record import Record
 
 RECORDED = pytest.StashKey[Record | None]()
@@ -85,6 +87,12 @@ class Progress:
             self.reporter.write_line(f"   {outcome}: {report.nodeid}")
 
 
+def pytest_configure() -> None:
+    """End on SIGTERM as on Ctrl-C: servers stopped, record and report made."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Watch the run where there is a terminal to tell it to, and a suite to tell of."""
     config = session.config
@@ -104,3 +112,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.OK
     if ledger.writes:
         session.config.stash[RECORDED] = ledger.finish(session.config.stash.get(PLANNED, []))
+
+
+def last_words(config: pytest.Config) -> Iterator[str]:
+    """What a run owes to earlier sessions, and what it leaves to later ones."""
+    record = config.stash[RECORDED]
+    assert record is not None
+    if kept := config.stash.get(RESUMED, 0):
+        begun, commit = (str(record.header[name]) for name in ("started", "commit"))
+        yield f"{kept} items are of an earlier session of this run, begun {begun} at commit {commit[:12]}"
+    if left := sum(row.reason == NOT_REACHED for row in record.rows):
+        yield f"{left} items are left: name the run again to go on, --run {config.getoption('run')}"

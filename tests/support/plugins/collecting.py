@@ -4,6 +4,7 @@ Parametrises by `machine`, `build` and `boot`; keeps the items of this machine u
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -13,7 +14,7 @@ from quantkit.machines import Machine
 from tests.support.gate.known import known_failure, known_failures
 from tests.support.host.machine import detected, present
 from tests.support.plugins.options import SETTINGS, demanded, records
-from tests.support.plugins.recording import KEPT, KNOWN, LEDGER, SUITES, key_of, suite_of
+from tests.support.plugins.recording import KEPT, KNOWN, LEDGER, SUITES, TESTS, key_of, suite_of
 from tests.support.record import Key, Row
 from tests.support.settings import Settings
 
@@ -74,6 +75,13 @@ class Numbering:
         """Number the items as they were collected."""
         for index, item in enumerate(items):
             item.stash[INDEX] = index
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where -m asks for a machine, leave out what is no machine's: ten thousand tests of the package and the judge."""
+    if collection_path.name not in ("unit", "meta") or collection_path.parent != TESTS:
+        return None
+    return True if demanded(config.getoption("markexpr"), records(config)) else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
