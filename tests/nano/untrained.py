@@ -4,6 +4,7 @@ For negative controls. Knows the checkpoint folder and the grid; any suite may i
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -42,3 +43,7 @@ def untrained(out: Path) -> Path:
     tensors = {name: replaced(name, value) for name, value in sorted(trained.items())}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     return out
+
+
+if __name__ == "__main__":
+    print(untrained(Path(sys.argv[1])))
