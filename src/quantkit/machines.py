@@ -5,7 +5,7 @@ Reads that one file and nothing else; probes no hardware. `plan` predicts with a
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,12 @@ from typing import Any
 from quantkit.errors import QuantkitError
 
 RECORDS = Path(__file__).with_name("machines.toml")
+ENGINES = ("process", "docker")
+PLAIN: Mapping[object, tuple[Any, str]] = {
+    str: (str, "a text"),
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+}
 
 
 class UnknownMachine(QuantkitError):
@@ -68,16 +74,30 @@ def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
-def _machine(name: str, record: dict[str, Any]) -> Machine:
+def _record(kind: type[Any], what: str, table: Mapping[str, Any]) -> Any:
+    types = {each.name: each.type for each in fields(kind)}
+    for key, value in table.items():
+        if key not in types:
+            raise UnknownMachine(f"key of {what}", got=repr(key), expected=f"one of {', '.join(types)}")
+        plain, words = PLAIN.get(types[key], (object, ""))
+        if not isinstance(value, plain):
+            raise UnknownMachine(f"{key} of {what}", got=repr(value), expected=words)
+    try:
+        return kind(**_frozen(table))
+    except TypeError as wrong:  # a key is missing
+        raise UnknownMachine(what, got=wrong, expected="all keys of a record") from None
+
+
+def _machine(name: str, table: Mapping[str, Any]) -> Machine:
     if not name.isidentifier():  # it is also a pytest mark
         raise UnknownMachine("name of a machine", got=repr(name), expected="letters, digits and underscores")
-    try:
-        inside = Container(**_frozen(record.get("container", {})))
-        return Machine(name=name, **{**_frozen(record), "container": inside})
-    except TypeError as wrong:
+    inside = _record(Container, f"the container of machine {name}", table.get("container", {}))
+    made: Machine = _record(Machine, f"machine {name}", {"name": name, **table, "container": inside})
+    if made.engine not in ENGINES:
         raise UnknownMachine(
-            f"record {name} of a machine", got=wrong, expected="the keys of Machine"
-        ) from None
+            f"engine of machine {name}", got=repr(made.engine), expected=f"one of {', '.join(ENGINES)}"
+        )
+    return made
 
 
 def read_machines(path: Path) -> dict[str, Machine]:
@@ -86,7 +106,7 @@ def read_machines(path: Path) -> dict[str, Machine]:
     Raises
     ------
     UnknownMachine
-        For a file that is absent or no TOML, and a record with a missing or an unknown key.
+        For a file that is absent or no TOML, and a record with a missing or an unknown key, or a value of another type.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))

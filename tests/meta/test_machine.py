@@ -98,10 +98,38 @@ def test_a_mark_expression_demands_a_machine_or_none(expression: str, name: str 
 
 def test_a_record_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "machines.toml").write_text('[x]\narch = "y"\ncolour = "red"\n')
-    with pytest.raises(UnknownMachine, match="record x"):
+    with pytest.raises(UnknownMachine, match="key of machine x, got 'colour', expected one of name, arch, "):
         read_machines(tmp_path / "machines.toml")
     with pytest.raises(UnknownMachine, match="one of cpu, mi300x, h200"):
         machine_named("mi400")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('memory_gib = "lots"', "memory_gib of machine x, got 'lots', expected a number"),
+        ("last_level_cache_mib = 1.5", "last_level_cache_mib of machine x, got 1.5, expected a whole number"),
+        ("arch = 9", "arch of machine x, got 9, expected a text"),
+        ('engine = "podman"', "engine of machine x, got 'podman', expected one of process, docker"),
+        ("", "machine x, got .*missing 1 required positional argument: 'fp8'"),
+    ],
+)
+def test_a_record_with_a_wrong_value_is_refused(tmp_path: Path, line: str, words: str) -> None:
+    own = {
+        "arch": '"y"',
+        "memory_gib": "1",
+        "fp8": '"e4m3fn"',
+        "engine": '"process"',
+        "image": '""',
+        "last_level_cache_mib": "1",
+        "usd_per_hour": "0",
+    }
+    name, _, value = line.partition(" = ")
+    lines = {**own, name: value} if name else {key: own[key] for key in own if key != "fp8"}
+    text = "".join(f"{key} = {value}\n" for key, value in lines.items())
+    (tmp_path / "machines.toml").write_text(f"[x]\n{text}")
+    with pytest.raises(UnknownMachine, match=words):
+        read_machines(tmp_path / "machines.toml")
 
 
 def test_only_a_cpus_speed_is_judged_as_advice() -> None:

@@ -228,6 +228,7 @@ def test_a_demanded_card_that_is_missing_fails(project: Path) -> None:
         (("--engine-env", "HF_TOKEN=hf_x"), "--engine-env, got HF_TOKEN, expected no secret"),
         (("--engine-arg=--api-key=sk-x",), "--engine-arg, got --api-key, expected no secret"),
         (("--grid", "huge"), "invalid choice"),
+        (("--run", "conftest.py"), "--run, got a file, "),
         (("--rows", "1,x"), "--rows: got '1,x', expected whole numbers above 0"),
         (("--rows", "0"), "--rows: got '0', expected whole numbers above 0"),
         (("--price", "nan"), "--price: got 'nan', expected US dollars"),

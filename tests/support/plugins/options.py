@@ -138,7 +138,10 @@ def demanded(markexpr: str, known: Mapping[str, Machine] | None = None) -> Machi
 def _run_folder(option: pytest.Config) -> Path:
     if not option.getoption("run"):  # set, so that xdist's workers are told the same
         option.option.run = f"runs/{time.strftime('%Y%m%d-%H%M%S')}"
-    return Path(option.getoption("run")).resolve()
+    run = Path(option.getoption("run")).resolve()
+    if run.exists() and not run.is_dir():
+        raise pytest.UsageError(f"--run, got a file, {run}, expected a folder")
+    return run
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
