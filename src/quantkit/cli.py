@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from quantkit.checkpoint import Checkpoint
-from quantkit.errors import NotEligible, QuantkitError
+from quantkit.errors import NotEligible, OutputNotUsable, QuantkitError
 from quantkit.formats import FORMATS, format_named
 from quantkit.machines import machine_named
 from quantkit.output import free_bytes
@@ -104,6 +104,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from quantkit.card import card
     from quantkit.verify import verify
 
+    if arguments.source.is_dir() and arguments.built.is_dir() and arguments.source.samefile(arguments.built):
+        raise OutputNotUsable(f"build {arguments.built}", got="the source itself", expected="another folder")
     report = verify(arguments.source, arguments.built, foreign=arguments.foreign)
     found = report.to_dict()
     if str(arguments.json) == "-":
@@ -118,7 +120,12 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(f"and {len(report.problems) - PROBLEMS_SHOWN} more: --json FILE has them all", file=sys.stderr)
     if not arguments.json:
         good = "faulty" if report.problems else "good"
-        print(f"{good}: {found['build']}, {found['values']:,} values of {found['modules']} linears compared")
+        parts = ((found, "linears"), (found["tables"], "tables"))
+        said = [f"{part['values']:,} values of {part['modules']} {name}" for part, name in parts]
+        print(f"{good}: {found['build']}, {' and '.join(said)} compared, ", end="")
+        print(
+            f"{found['copied']} copied tensors compared byte for byte, {found['copied_identical']} identical"
+        )
         for scheme, rules in found["rules"].items():
             print(f"{scheme} scales: {rules['rule'] or 'by no rule that is known'}")
     return FAULTY if report.problems else GOOD
@@ -192,7 +199,11 @@ def _build_options(build: argparse.ArgumentParser) -> None:
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:
     verify.add_argument("source", type=Path, help="folder of the checkpoint that the build was made from")
-    verify.add_argument("built", type=Path, help="folder of the build")
+    verify.add_argument(
+        "built",
+        type=Path,
+        help="folder of the build; its quantkit.json and README.md are notes, and not judged",
+    )
     about = "write the report there; - prints it (default: one line alone)"
     verify.add_argument("--json", type=Path, metavar="FILE", help=about)
     about = "write a model card from the report (default: none)"

@@ -155,6 +155,8 @@ def _check_source(implied: Inventory, source: Checkpoint) -> None:
 def verify(source: Path | str, built: Path | str, *, foreign: bool = False) -> Report:
     """Compare a build with its source, whole, and judge it.
 
+    ``quantkit.json`` and ``README.md`` in it are notes of how it was made, and are not judged: no loader reads them.
+
     Parameters
     ----------
     source

@@ -83,6 +83,7 @@ def test_plan_for_many_ranks_names_what_does_not_fit(
         (["plan", "nowhere", "--format", "fp8"], "nowhere"),
         (["plan", "SOURCE", "--format", "fp8", "--machine", "abacus"], "abacus"),
         (["build", "SOURCE", "SOURCE", "--format", "fp8"], "the source itself"),
+        (["verify", "SOURCE", "SOURCE"], "the source itself, expected another folder"),
         (["build", "SOURCE", "out", "--format", "fp8emb4", "--on", "SOURCE"], "quantkit.json"),
     ],
 )
@@ -159,6 +160,28 @@ def test_verify_of_a_build(source: Path, tmp_path: Path) -> None:
     assert main(["build", str(source), out, "--format", "w8a8"]) == 0
     assert main(["verify", str(source), out, "--json", str(tmp_path / "report.json")]) == 0
     assert json.loads((tmp_path / "report.json").read_text())["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "linears", "tables", "copied"), [("fp8emb4", 276, 3, 262), ("bf16", 0, 0, 540)]
+)
+def test_verify_counts_tables_and_copied_tensors(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    linears: int,
+    tables: int,
+    copied: int,
+) -> None:
+    assert main(["build", str(source), str(tmp_path / "out"), "--format", name]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(source), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"good: {name}, ")
+    assert f" values of {linears} linears and " in said
+    assert f" values of {tables} tables compared, " in said
+    assert f", {copied} copied tensors compared byte for byte, {copied} identical\n" in said
 
 
 def test_verify_of_a_spoilt_build(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
