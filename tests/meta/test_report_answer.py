@@ -248,3 +248,9 @@ def test_one_lacks_and_two_lack() -> None:
         changed = {row.key: row for row in dead[:count]}
         answer = given(made_up_record(["bf16", "fp8", "w8a8"], [(1, 128), (1, 1024)], changed), "one")
         assert any(said in caveat for caveat in answer.caveats)
+
+
+def test_bf16_against_itself_has_no_interval() -> None:
+    words = {each.build: each.words for each in given(made_up_record(["bf16", "fp8"]), "one").standings}
+    assert words["bf16"].endswith("1.00× bf16")
+    assert words["fp8"].endswith(")")

@@ -15,6 +15,7 @@ from tests.meta.made_up import (
     record_with,
     serve_rows,
 )
+from tests.report.definitions import DEFINITIONS
 from tests.report.judged import verdicts
 from tests.report.markdown import markdown, title_of
 from tests.report.pairs import extremes, medals
@@ -211,3 +212,14 @@ def test_repeats_are_told_where_their_cell_tells_nothing() -> None:
 def test_the_terminal_names_twenty_troubles(causes_: int, last: str) -> None:
     rows = [Row("serve", "fp8", str(n), "failed", f"why {n}", {}) for n in range(causes_)]
     assert table(record_with(rows))[-1] == last
+
+
+def test_the_heat_map_says_what_its_tilde_means_where_it_has_one() -> None:
+    for wobble, noisy in (((1.0, 0.5, 1.5), True), ((1.0, 1.0, 1.01), False)):
+        spec = specs(Run(record_with([cell_row(FP8, (1, 128), wobble=wobble)])))["heat"]
+        assert any("~" in row["word"] for row in spec["data"]["values"]) is noisy
+        assert ("~ marks a cell" in spec["description"]) is noisy
+
+
+def test_what_puzzles_a_reader_is_defined() -> None:
+    assert {"holds the 4-bit grid exactly", "negative step"} <= {term for term, _ in DEFINITIONS}

@@ -43,6 +43,8 @@ def _speed_words(run: Run, build: str, loads: Sequence[tuple[int, int]], base: I
     if base is None or value is None:
         return words
     words += f", {ratio(value.value / base.value)} {BASE}"
+    if build == BASE:  # against itself nothing is uncertain
+        return words
     if value.low is None or value.high is None:
         return words + ", spread unknown"
     return f"{words} ({ratio(value.low / base.value)} to {ratio(value.high / base.value)})"

@@ -39,6 +39,17 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
         "among quantized builds: one with no group off the source's 4-bit grid first, then fewer int4 tables, then the "
         "least relative RMS error as served",
     ),
+    (
+        "holds the 4-bit grid exactly",
+        "every level (a whole number from −8 to 7) is the source's own; the step that multiplies a group's levels is "
+        "stored rounded to bfloat16, so that some values come back a rounding away: all levels exact, yet not all "
+        "values bit-identical, and a small RMS error",
+    ),
+    (
+        "negative step",
+        "levels end at −8 and 7; a group whose largest positive value is 8 steps is stored with a step below zero and "
+        "that value as level −8. The values are the same: it is no fault",
+    ),
     ("relative RMS error", "√(Σ (built − source)² / Σ source²) over all values of all linears"),
     ("worst over row absmax", "max |built − source| / max |row of the source|"),
     ("worst per element", "max |built − source| / |source| of one value"),

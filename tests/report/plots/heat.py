@@ -3,8 +3,8 @@
 from typing import Any
 
 from tests.report.plots.parts import Spec, field, order, spec_of
-from tests.report.run import BASE, Build, Cell, Run, is_noisy, load_name
-from tests.report.words import ratio
+from tests.report.run import BASE, NOISY_CV, Build, Cell, Run, is_noisy, load_name
+from tests.report.words import ratio, share
 
 HEAT_STEPS = (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2.0)  # between them lie the eight colours
 HEAT_NAMES = (
@@ -62,7 +62,8 @@ def heat(run: Run) -> Spec | None:
     rest = {"layer": layers, "encoding": {"x": x, "y": y, "tooltip": tooltip}, "height": {"step": 30}}
     return spec_of(
         rows,
-        "Heat map of output tokens a second over bf16's, a row a build, a column a load",
+        "Heat map of output tokens a second over bf16's, a row a build, a column a load"
+        + ("; ~ marks a cell whose repeats vary by over " + share(NOISY_CV) if run.noisy else ""),
         resolve={"scale": {"color": "independent"}},
         **rest,
     )
