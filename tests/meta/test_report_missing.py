@@ -18,6 +18,7 @@ from tests.meta.made_up import (
 from tests.report.definitions import DEFINITIONS
 from tests.report.judged import verdicts
 from tests.report.markdown import markdown, title_of
+from tests.report.page import page
 from tests.report.pairs import extremes, medals
 from tests.report.plots import specs
 from tests.report.products import explained
@@ -223,3 +224,12 @@ def test_the_heat_map_says_what_its_tilde_means_where_it_has_one() -> None:
 
 def test_what_puzzles_a_reader_is_defined() -> None:
     assert {"holds the 4-bit grid exactly", "negative step"} <= {term for term, _ in DEFINITIONS}
+
+
+def test_a_long_reason_stands_whole_below_its_table_and_not_in_every_cell() -> None:
+    why = "7 of 14 shapes did not run: " + ", ".join(f"proj{n} 5120x1536" for n in range(7))
+    rows = [
+        Row("gemm", "", "fp8-64", "ok", "", {"no_sum": why}),
+        Row("gemm", "", "int8-64", "ok", "", {"us_per_token": 1.0}),
+    ]
+    assert page(record_with(rows)).count(why) == 1
