@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -255,13 +256,17 @@ def boot_of(item: pytest.Item | None) -> Boot | None:
 
 
 def _or_its_server(item: pytest.Item) -> Generator[None, object, object]:
-    """What fails since its server died fails of that."""
-    try:
-        return (yield)
-    except Exception:
-        if up := item.config.stash.get(UP, None):
+    """What fails since its server died fails of that. On the way out it adds an error or none, and drops none."""
+
+    def ask(
+        kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and (up := item.config.stash.get(UP, None)):
             see_whether_it_died(up[0])
-        raise
+
+    with ExitStack() as stack:
+        stack.push(ask)
+        return (yield)
 
 
 pytest_runtest_setup = pytest.hookimpl(wrapper=True)(_or_its_server)
