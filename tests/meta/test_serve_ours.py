@@ -1,6 +1,7 @@
 """What is a run's own on a host: its processes, folders and locks, and nothing that only looks like them."""
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.engine import reaping
-from tests.support.engine.process import ProcessEngine
+from tests.support.engine.process import ProcessEngine, _ports
 from tests.support.engine.reaping import (
     MEMORY,
     SESSION,
@@ -168,3 +169,13 @@ def test_the_locks_folder_is_everybodys(tmp_path: Path, monkeypatch: pytest.Monk
     assert lock_folder().stat().st_mode & 0o777 == 0o777
     (tmp_path / "locks").chmod(0o755)
     assert lock_folder().stat().st_mode & 0o777 == 0o755
+
+
+def test_a_port_is_owned_by_who_listens_on_it() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as other,
+    ):
+        ports = _ports(os.getpid())
+        assert listener.getsockname()[1] in ports
+        assert other.getsockname()[1] not in ports

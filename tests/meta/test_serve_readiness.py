@@ -137,7 +137,15 @@ def test_only_our_model_is_served(pretend: Make, listed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "made", ["{broken", "[]", "{}", '{"usage": 1}', '{"usage": {"completion_tokens": 0}}']
+    "made",
+    [
+        "{broken",
+        "[]",
+        "{}",
+        '{"usage": 1}',
+        '{"usage": {"completion_tokens": 0}}',
+        '{"usage": {"completion_tokens": 1}}',  # of a refusal: no token came
+    ],
 )
 def test_one_token_is_made(pretend: Make, made: str) -> None:
     with pytest.raises(NoFirstToken, match="got 500: b"):

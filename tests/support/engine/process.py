@@ -97,11 +97,12 @@ class Process(Running):
 
 
 def _ports(pid: int) -> list[int]:
-    """Ports of this host that a process has; none where it has ended."""
+    """Ports of this host that a process listens on; none where it has ended."""
     try:
-        return [conn.laddr.port for conn in psutil.Process(pid).net_connections("tcp")]
+        connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
         return []
+    return [conn.laddr.port for conn in connections if conn.status == psutil.CONN_LISTEN]
 
 
 class ProcessEngine(Engine):

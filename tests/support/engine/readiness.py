@@ -124,7 +124,7 @@ def _first_token(server: Running, patience: Patience) -> None:
     answer = ask(f"{server.base_url}/v1/completions", body, patience.first_token_s)
     made = answer.json()
     usage = made.get("usage") if isinstance(made, dict) else None
-    if isinstance(usage, dict) and usage.get("completion_tokens") == 1:
+    if answer.status == 200 and isinstance(usage, dict) and usage.get("completion_tokens") == 1:
         return
     see_whether_it_died(server)
     raise NoFirstToken(
